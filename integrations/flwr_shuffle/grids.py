@@ -63,9 +63,8 @@ class Waiting(Ranged):
     """How long a server waits, in seconds; each may be infinite.
 
     Args:
-        connect_timeout: for ``population`` clients at the start of a round. Later than in the run's first
-            round, fewer will do after that time, down to ``minimum_reports``: clients may be gone for good.
-            Their number is what each round is accounted for.
+        connect_timeout: for ``population`` clients at the start of a round. After the run's first round fewer
+            will do after that time, down to ``minimum_reports``: clients may be gone for good.
         discovery_timeout: for mix nodes or aggregators to be connected.
         answer_timeout: for a node to say whether it is one.
         work_timeout: for its work of a round, where the round's own timeout is not shorter.
@@ -135,10 +134,8 @@ class WrappedGrid(MessageGrid):
 
 
 def arriving(grid: Grid, messages: list[Message], *, timeout: float | None) -> Iterator[Message]:
-    """Send messages and yield the replies as they come, at most 32 in memory at once.
-
-    Flower's ``send_and_receive`` holds all of them; but a grid of another kind than Flower's own, which may
-    do more there, is asked by it.
+    """Send messages and yield the replies as they come, at most 32 in memory at once, where Flower's
+    ``send_and_receive`` holds all of them. A grid of another kind than Flower's own is asked by it.
     """
     if type(grid) not in (HttpGrid, InMemoryGrid):
         yield from grid.send_and_receive(messages, timeout=timeout)
@@ -161,16 +158,9 @@ class InProcessGrid(MessageGrid):
     """Nodes that live in this process and answer in turn; each keeps its context from round to round.
 
     A message reaches a node as a copy of its records, and an exception in the app comes back as Flower's
-    engines send it, with its traceback in the log. A node costs nothing until it is asked. A warning that
-    many nodes log in a round is shown once.
-
-    Args:
-        client_app: what every node runs.
-        num_nodes: how many nodes are connected.
-        node_config: a node's own configuration, the same for all, or by the node's position 0, 1, ….
-            ``partition-id`` and ``num-partitions`` are set beside it, unless it sets them.
-        run_config: the run's configuration, as the nodes see it.
-        run_id: id of the run.
+    engines send it, with its traceback in the log. A warning that many nodes log in a round is shown once.
+    ``node_config`` is the same for all nodes, or by the node's position 0, 1, …; ``partition-id`` and
+    ``num-partitions`` are set beside it, unless it sets them.
     """
 
     def __init__(
@@ -293,9 +283,7 @@ _OTHER_ERROR = "the app failed; its text may hold data and is not shown here, th
 
 
 class AnonymousReply(Message):
-    """The one reply to a shuffled round, without a sender: what the stage gave back, the round's token, and
-    how many clients answered with each error.
-    """
+    """The one reply to a shuffled round, without a sender; ``errors`` says how many clients gave which."""
 
     def __init__(self, anonymous: Anonymous, *, token: bytes, errors: Counter[str]) -> None:
         counts = MetricRecord(
@@ -314,8 +302,7 @@ class AnonymousReply(Message):
 class ShuffleGrid(WrappedGrid):
     """Any other grid, whose replies to rounds with a shuffle instruction come back without names or order.
 
-    This process could see who sent what, as it holds the other grid; :attr:`ShuffleStage.trust` says who must
-    be trusted. Messages without an instruction pass as they are.
+    Who must be trusted for that says :attr:`ShuffleStage.trust`. Other messages pass as they are.
     """
 
     def __init__(self, grid: Grid, *, stage: ShuffleStage) -> None:
@@ -339,8 +326,8 @@ class ShuffleGrid(WrappedGrid):
         pushed = list(messages)
         if any(_is_shuffled(message) for message in pushed):
             raise ValueError(
-                "a round that is to be shuffled cannot be pushed and pulled message by message: that would "
-                "give each reply with its sender's name. Use send_and_receive"
+                "a shuffled round is not pushed and pulled message by message, which would give each reply "
+                "with its sender's name: use send_and_receive"
             )
         return super().push_messages(pushed)
 
@@ -412,9 +399,8 @@ def _common(messages: Sequence[Message]) -> tuple[Instruction, int]:
 def _received(replies: Iterable[Message], *, sent: Sequence[Message]) -> list[Message]:
     """At most one reply from each invited node: what it answered, or its error. The log says what else came.
 
-    Of a client that was lost, or answered too late, the SuperLink sends an error under its own node id; only
-    the message that the error replies to says which client it was. Messages that no invited client can have
-    sent are ignored: if they made a round fail, anybody could stop a run.
+    Of a client that was lost, or answered too late, the SuperLink sends an error under its own node id, in
+    reply to that client's message. What no invited client can have sent is ignored, lest it stop a run.
     """
     coming = iter(replies)
     first_come = list(islice(coming, 1))  # messages have ids of their own once they are sent
@@ -440,10 +426,7 @@ def _received(replies: Iterable[Message], *, sent: Sequence[Message]) -> list[Me
     if lost or silent:
         _log.warning(
             "%d of %d clients dropped out: the SuperLink lost %d, and %d did not answer in time",
-            len(lost) + silent,
-            len(invited),
-            len(lost),
-            silent,
+            *(len(lost) + silent, len(invited), len(lost), silent),
         )
     if ignored:
         _log.warning("%d messages were ignored: no invited client sent them", ignored)

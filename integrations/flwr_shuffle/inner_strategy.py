@@ -88,10 +88,8 @@ def layers(strategy: Strategy) -> Iterator[Strategy]:
 
 
 def check_strategy(strategy: Strategy) -> None:
-    """Refuse a strategy that a shuffled round cannot serve, whatever wraps it.
-
-    One that compares replies, or weighs them by what clients say of themselves, would run on the round's one
-    reply and do nothing of what it is for.
+    """Refuse a strategy that one reply a round does not serve, whatever wraps it, and one whose own ``start``
+    cannot be run.
     """
     for layer in layers(strategy):
         for kinds, why in _REFUSED.items():
@@ -120,14 +118,12 @@ def needs_one_reply(strategy: Strategy) -> bool:
 
 
 def own_start(strategy: Strategy) -> bool:
-    """Whether a strategy has a ``start`` of its own, not Flower's."""
+    """Whether a strategy has a ``start`` of its own."""
     return type(strategy).start is not Strategy.start
 
 
 def starting(strategy: Strategy, *, host: Strategy) -> Callable[..., Any]:
-    """The strategy's own ``start``, bound to a stand-in object whose rounds are run by ``host``, also when it
-    calls ``super().start``; it sets and reads the strategy's own attributes.
-    """
+    """The strategy's own ``start``, with its own attributes and the rounds of ``host``."""
     inner = type(strategy)
     methods = {name: staticmethod(getattr(host, name)) for name in _REDIRECTED}
     stand_in = type(inner.__name__, (inner,), {"__module__": inner.__module__, **methods})
@@ -145,7 +141,7 @@ def messages_of(
     grid: Grid,
     cohort: Sequence[int],
 ) -> list[Message]:
-    """The messages of a round of training that a strategy sends: one to each of a cohort, to nobody else."""
+    """The messages of a round that a strategy sends: one to each of a cohort, to nobody else."""
     advice = (
         f"the cohort of {len(cohort)} is drawn by ShuffleStrategy, and the inner strategy must send to all "
         "of it: give it fraction_train=1.0, and min_train_nodes and min_available_nodes of at most the cohort"
@@ -208,9 +204,7 @@ def _named(strategy: Strategy, attribute: str, otherwise: str) -> str:
 
 
 class CohortView(WrappedGrid):
-    """Another grid as if only the cohort were connected. There will be no more, so a strategy that keeps
-    looking for enough nodes is stopped.
-    """
+    """Another grid as if only the cohort were connected; a strategy that waits for more is stopped."""
 
     def __init__(self, grid: Grid, *, cohort: Sequence[int], advice: str) -> None:
         super().__init__(grid)
@@ -228,9 +222,7 @@ class CohortView(WrappedGrid):
 
 @dataclass(frozen=True)
 class ModelState:
-    """What a run is resumed from: the model, what the inner strategy keeps between rounds, by
-    :func:`strategy_state`, and the clipping norm of the next round, if it adapts.
-    """
+    """What a run is resumed from: the model, :func:`strategy_state`, and a clipping norm that adapts."""
 
     arrays: ArrayRecord
     strategy: Any = None
@@ -265,9 +257,7 @@ class ModelState:
 
 
 def strategy_state(strategy: object) -> Any:
-    """What an inner strategy keeps between rounds: its ``state_dict()``, or the moments of Flower's
-    optimisers; None if it has neither, and then it starts afresh when a run is resumed.
-    """
+    """What a strategy keeps between rounds: its ``state_dict()``, or the moments of Flower's optimisers."""
     if _has_state_dict(strategy):
         return cast(Any, strategy).state_dict()
     moments = {name: getattr(strategy, name, None) for name in ("m_t", "v_t", "momentum_vector")}

@@ -37,10 +37,9 @@ class WrongVersionError(ValueError):
 
 
 class Wire(Ranged):
-    """A dataclass that travels as one ``ConfigRecord``, with an entry for each field.
-
-    Numbers, texts, bytes and lists of bytes are entries as they are; everything else is an entry of JSON. A
-    field that has its default value is left out: Flower cannot count the bytes of an empty one.
+    """A dataclass that travels as one ``ConfigRecord``, with an entry for each field: of JSON, unless it is a
+    number, a text, bytes or a list of bytes. Defaults are left out: Flower cannot count the bytes of an empty
+    entry.
     """
 
     def to_record(self) -> ConfigRecord:
@@ -54,10 +53,8 @@ class Wire(Ranged):
 
     @classmethod
     def from_record(cls, record: object) -> Self:
-        """Read what :meth:`to_record` wrote.
-
-        WrongVersionError for another version; ValueError if it is anything else, or an entry is missing,
-        unknown, of another type or out of range.
+        """Read what :meth:`to_record` wrote; WrongVersionError for another version, ValueError for anything
+        else.
         """
         if not isinstance(record, ConfigRecord):
             raise ValueError(f"a message is a ConfigRecord, got {type(record).__name__}")
@@ -314,18 +311,14 @@ class Instruction(Wire):
     """What a server asks of every client it invites to a round; all of them must get the same.
 
     Attributes:
-        token: 16 random bytes, new for each attempt at a round.
-        server_round: number of the round within the run, from 0.
+        token: new for each attempt at a round.
         participation: probability with which a client takes part. Otherwise it sends a dummy, or, to a sum, a
             share of the zero vector.
         analyzer_key: public X25519 key to which reports are sealed; empty for unsealed payloads.
-        minimum: fewest reports that are let through together. Sealed reports are bound to it, so a mixer
-            gives out no fewer.
-        metrics: what is reported of an evaluation; empty in training, where the model's update is reported.
-        mixers: how many mixers the cascade of a sealed round has.
-        records_per_client: m, the records that each client has. If it is more than 1, the client draws some
-            of them, trains on each by itself, and reports on each.
-        samples_per_client: s, how many of its records a client draws; so many reports it sends.
+        minimum: fewest reports that are let through together. Sealed reports are bound to it.
+        metrics: what is reported of an evaluation; empty in training.
+        records_per_client, samples_per_client: as of :class:`Updates`; the client sends a report on each
+            record that it draws.
     """
 
     token: Annotated[bytes, byte_string(TOKEN_BYTES)]
@@ -385,10 +378,8 @@ def instruction_of(message: Message) -> Instruction | None:
 
 
 def context_of(instruction: Instruction, *, dim: int) -> RoundContext:
-    """What envelopes of this round are bound to: an envelope opens only under an equal context.
-
-    The fingerprint covers the whole instruction and ``dim``, that of :meth:`Instruction.report_dim`. If a
-    server told one client to take part more often than the others, that client's envelope would be refused.
+    """What envelopes of this round are bound to: the whole instruction, and :meth:`Instruction.report_dim`.
+    If a server told one client another round than the others, that client's envelope would be refused.
     """
     asked = repr(sorted(instruction.to_record().items())).encode()
     fingerprint = instruction.mechanism.fingerprint(dim=dim)
@@ -452,12 +443,11 @@ def with_record(message: Message, place: int) -> Message:
 
 def drawn_record(message: Message) -> int:
     """The place, from 0 to m − 1, of the record on which a client app is to train on this message, with
-    ``Updates(records_per_client=m)``.
+    ``Updates(records_per_client=m)``; ValueError if no record was drawn.
 
-    The mod calls the app once for each record that it drew. What the app returns may depend on that record
-    alone and on the message: not on other records, nor on what it kept of earlier calls. A client with fewer
-    than m records returns the model as it is for the places that it lacks, or raises. ValueError if the
-    round's strategy draws no records, or the app's first mod is no ``ShuffleMod``.
+    What the app returns may depend on that record alone and on the message: not on other records, nor on what
+    it kept of earlier calls. A client with fewer than m records returns the model as it is for the places
+    that it lacks, or raises.
     """
     record = message.content.get(DRAWN_KEY) if message.has_content() else None
     place = record.get("place") if isinstance(record, ConfigRecord) else None
@@ -470,6 +460,6 @@ def drawn_record(message: Message) -> int:
 
 
 def copied(content: RecordDict) -> RecordDict:
-    """The content with records of its own, whose arrays and values are shared."""
+    """The content with records of its own, whose values are shared."""
     kept: dict[str, Any] = dict(content.items())
     return RecordDict({key: type(record)(dict(record.items())) for key, record in kept.items()})

@@ -54,9 +54,7 @@ class Invitation:
         return self.mechanism if self.samples == 1 else SeveralReports(self.mechanism, self.samples)
 
     def charged(self, *, answered: int, clients: int) -> tuple[int, int]:
-        """How many answers and clients' reports a round is charged for; of those who answered, no larger a
-        share reports.
-        """
+        """How many answers and clients' reports a round is charged for; no smaller a share reports."""
         if self.samples == 1 or clients <= self.fewest:
             return answered, clients
         return max(self.fewest, answered * self.fewest // clients), self.fewest
@@ -68,8 +66,7 @@ class ClientSampling(ABC, Ranged):
 
     Attributes:
         honest_fraction: share of the clients that follow the protocol and do not work together with the
-            adversary. The others may send anything: every ε is that of an honest client hidden among honest
-            ones. A sum has its own ``honest_fraction``, and this must be 1.
+            adversary; every ε is that of an honest one hidden among honest ones. A sum has its own.
     """
 
     honest_fraction: _Share = field(default=1.0, repr=False)
@@ -81,24 +78,18 @@ class ClientSampling(ABC, Ranged):
 
     @abstractmethod
     def draw(self, node_ids: Sequence[int]) -> list[int]:
-        """The nodes to invite, drawn from the operating system's entropy, in random order."""
+        """The nodes to invite, by the operating system's entropy, in random order."""
 
     @abstractmethod
     def poor_draw(self, population: int) -> float:
         """How many reports a round has, if nobody drops out, in all but one of 30,000 rounds."""
 
     def default_minimum(self, population: int) -> int:
-        """Fewest reports with which a round is released, unless the user says otherwise: 80 % of a poor
-        draw.
-        """
+        """Fewest reports with which a round is released, unless the user says otherwise."""
         return max(FEWEST_REPORTS, math.ceil(_KEPT * self.poor_draw(population)))
 
     def accounted(self, invitation: Invitation, *, answered: int, reports: int) -> FederatedRound:
-        """What a round cost in which so many answered (with a report or a dummy), and so many clients
-        reported.
-
-        Where the server draws it sees who takes part: sampling amplifies for who observes the model alone.
-        """
+        """What a round cost in which so many answered (with a report or a dummy), and so many reported."""
         _, reports = invitation.charged(answered=answered, clients=reports)
         return FederatedRound.drawn(
             invitation.sent,
@@ -109,10 +100,7 @@ class ClientSampling(ABC, Ranged):
         )
 
     def planned(self, invitation: Invitation) -> FederatedRound:
-        """The round that the budget is asked about before anything is sent: here, the costliest.
-
-        About a round that did cost more the budget is asked again, before its release.
-        """
+        """The round that the budget is asked about before anything is sent: here, the costliest."""
         return self.accounted(invitation, answered=invitation.fewest, reports=invitation.fewest)
 
     def fewest_answers(self, invitation: Invitation) -> int:
@@ -158,10 +146,9 @@ class Poisson(ClientSampling):
 class SelfSampling(ClientSampling):
     """Every connected client is invited; each reports with probability ``rate`` by its own secret coin.
 
-    The others send dummies that look the same. Behind a mix node not even the server knows who reported, so
-    sampling amplifies against the server as well. To a multi-message sum the others add zeros, with their
-    noise, so that nobody learns even how many took part; against the server that counts if the stage
-    hides shares (:attr:`ShuffleStage.hides_shares`)."""
+    The others send dummies that look the same, or add zeros to a sum. Behind a mix node, and where a stage
+    hides shares, not even the server knows who reported: sampling amplifies against it as well.
+    """
 
     rate: _Share
 
@@ -178,10 +165,8 @@ class SelfSampling(ClientSampling):
 
     @override
     def accounted(self, invitation: Invitation, *, answered: int, reports: int) -> FederatedRound:
-        """What a round cost: ``reports`` of those who answered, and nobody knows whose.
-
-        Of those who answered no more are counted than ``reports / rate``: clients that always send dummies
-        make no round cheaper. To a sum everybody who answers sends a report.
+        """What a round cost: ``reports`` of those who answered, of whom no more are counted than ``reports /
+        rate``: clients that always send dummies make no round cheaper.
         """
         if invitation.mechanism.must_be_summed:
             return FederatedRound.secret_sum(
@@ -203,8 +188,8 @@ class SelfSampling(ClientSampling):
     def planned(self, invitation: Invitation) -> FederatedRound:
         """The round in which a fifth does not answer, and more of the rest report than in nearly any round.
 
-        The costliest is of no use here: if nobody but those who report answers, sampling hides nothing. To a
-        sum everybody who answers sends a report, so that the costliest is planned for.
+        In the costliest nobody but those who report answers, and sampling hides nothing. To a sum everybody
+        who answers sends a report.
         """
         if invitation.mechanism.must_be_summed:
             return super().planned(invitation)
