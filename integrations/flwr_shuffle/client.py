@@ -119,14 +119,21 @@ class ShuffleMod(Ranged):
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer a message; see the class."""
-        begun = time.monotonic()
+        begun, node = time.monotonic(), context
         try:
-            node = self._configured(context)
-        except Exception:
-            _log.exception("shuffle: the app's node_config function failed")
-            return refusal(str(ClientRefusal.BAD_SETTINGS), to=message)
-        try:
-            return self._answer(message, node, call_next, begun=begun, by_app=node is not context)
+            try:
+                node = self._configured(context)
+                if not self._passes(message, node):
+                    return self._answer(message, node, call_next, begun=begun, by_app=node is not context)
+            except ClientRefused as refused:
+                if refused.code is ClientRefusal.TRAINING_FAILED:
+                    count_outcome(node, failed=True)
+                _log.warning("%s%s", refused, f" ({refused.__cause__})" if refused.__cause__ else "")
+                return refusal(str(refused.code), to=message)
+            except Exception:
+                _log.exception("The shuffle mod failed; the server is told no more than that.")
+                return refusal(str(ClientRefusal.INTERNAL), to=message)
+            return call_next(message, node)
         finally:
             context.state = node.state
 
@@ -135,63 +142,46 @@ class ShuffleMod(Ranged):
         configured = has_operator() or any(key.startswith(PREFIX) for key in context.node_config)
         if self.node_config is None or configured:
             return context
-        given = dict(self.node_config(context))
+        try:
+            given = dict(self.node_config(context))
+        except Exception as error:
+            raise ClientRefused(ClientRefusal.BAD_SETTINGS) from error
         if any(key.startswith(PREFIX) for key in given):  # or else the app's ``allow`` would not count
             allowed = {f"{PREFIX}allow-{kind.replace('_', '-')}": True for kind in self.allow}
             given = allowed | given
         return replace(context, node_config={**context.node_config, **given})
 
-    def _answer(
-        self,
-        message: Message,
-        context: Context,
-        call_next: ClientAppCallable,
-        *,
-        begun: float,
-        by_app: bool,
-    ) -> Message:
+    def _passes(self, message: Message, context: Context) -> bool:
+        """Whether the app answers by itself: a service node its queries, a client what is allowed."""
+        told = message.metadata.message_type
+        kind, is_query = told.partition(".")[0], told in QUERIES
         if role_of(context.node_config) is not None:
-            if message.metadata.message_type in QUERIES:
-                return call_next(message, context)
-            _log.warning("%s", ClientRefusal.SERVICE_NODE)
-            return refusal(str(ClientRefusal.SERVICE_NODE), to=message)
-        kind = message.metadata.message_type.partition(".")[0]
+            if not is_query:
+                raise ClientRefused(ClientRefusal.SERVICE_NODE)
+            return True
         private = kind == MessageType.EVALUATE and message.has_content() and RECORD_KEY in message.content
-        if kind != MessageType.TRAIN and not private:
-            return self._unprotected(message, context, call_next)
-        try:
-            task = self._agreed(message, context, by_app=by_app)
-            if task.reply_seconds is None:
-                payload, failed = self._payload(task, message, context, call_next)
-            else:
-                due = begun + task.reply_seconds
-                payload, failed = self._payload_in_time(task, message, context, call_next, due=due)
-            count_outcome(context, failed=failed)
-            return reply(payload, to=message)
-        except ClientRefused as refused:
-            if refused.code is ClientRefusal.TRAINING_FAILED:
-                count_outcome(context, failed=True)
-            _log.warning("%s%s", refused, f" ({refused.__cause__})" if refused.__cause__ else "")
-            return refusal(str(refused.code), to=message)
-        except Exception:
-            _log.exception("The shuffle mod failed; the server is told no more than that.")
-            return refusal(str(ClientRefusal.INTERNAL), to=message)
+        if private or is_query or kind == MessageType.TRAIN:
+            return False
+        if kind not in open_types(context.node_config, by_app=frozenset(self.allow)):
+            raise ClientRefused(ClientRefusal.NOT_ALLOWED)
+        return True
 
-    def _unprotected(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        kind = message.metadata.message_type.partition(".")[0]
+    def _answer(
+        self, message: Message, context: Context, call_next: ClientAppCallable, *, begun: float, by_app: bool
+    ) -> Message:
         if message.metadata.message_type in QUERIES:
             if ROLE in context.node_config:
                 known = " or ".join(repr(str(role)) for role in Role)
                 _log.error("shuffle: %s in node_config is %s, got %r", ROLE, known, context.node_config[ROLE])
             return Message(Unable(code=Refusal.NOT_THIS_ROLE).to_content(), reply_to=message)
-        try:
-            if kind in open_types(context.node_config, by_app=frozenset(self.allow)):
-                return call_next(message, context)
-        except ClientRefused as refused:
-            _log.warning("%s (%s)", refused, refused.__cause__)
-            return refusal(str(refused.code), to=message)
-        _log.warning("%s", ClientRefusal.NOT_ALLOWED)
-        return refusal(str(ClientRefusal.NOT_ALLOWED), to=message)
+        task = self._agreed(message, context, by_app=by_app)
+        if task.reply_seconds is None:
+            payload, failed = self._payload(task, message, context, call_next)
+        else:
+            due = begun + task.reply_seconds
+            payload, failed = self._payload_in_time(task, message, context, call_next, due=due)
+        count_outcome(context, failed=failed)
+        return reply(payload, to=message)
 
     def _agreed(self, message: Message, context: Context, *, by_app: bool) -> _Task:
         """What to do in a round, once it is checked and charged; nothing here depends on client data."""
@@ -517,10 +507,9 @@ UNPROTECTED = ("evaluate", "query", "get_parameters", "get_properties")  # what 
 class ClientRefused(Exception):
     """A client does not take part in a round; the text of its ``code`` is what the server gets."""
 
-    @property
-    def code(self) -> ClientRefusal:
-        """Why the client does not take part."""
-        return ClientRefusal(self.args[0])
+    def __init__(self, code: ClientRefusal) -> None:
+        super().__init__(code)
+        self.code = code
 
 
 def _path(name: str, value: object) -> Path:

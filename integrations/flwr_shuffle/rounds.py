@@ -17,10 +17,18 @@ from flwr.serverapp import Grid
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from torch import Tensor
 
-from flwr_shuffle.grids import SIMULATED_HEARTBEAT, AnonymousReply, ShuffleGrid, Waiting, model_of
+from flwr_shuffle.grids import (
+    SIMULATED_HEARTBEAT,
+    Anonymous,
+    AnonymousReply,
+    ShuffleGrid,
+    Total,
+    Waiting,
+    model_of,
+    valid_sum,
+)
 from flwr_shuffle.messages import RECORD_KEY, Instruction
 from flwr_shuffle.settings import Invitation, Settings
-from flwr_shuffle.stages import Anonymous, Total, valid_sum
 from flwr_shuffle.updates import (
     Layout,
     Metric,
@@ -379,8 +387,8 @@ class Rounds:
         joined = frozenset(candidates) - self._seen
         if joined and self._seen:
             _log.info(
-                "%d nodes joined. They may be clients that took part before and were restarted: ε against the "
-                "server assumes that each may be the one that has taken part most often so far",
+                "%d nodes joined. They may be clients that took part before and were restarted: ε against "
+                "the server assumes that each may be the one that has taken part most often so far",
                 len(joined),
             )
             self._record.rename()

@@ -22,7 +22,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from flwr_shuffle.grids import NO_HANDLER, Waiting
+from flwr_shuffle.grids import NO_HANDLER, Anonymous, Replies, ShuffleStage, Total, Waiting, readable_reports
 from flwr_shuffle.messages import (
     Instruction,
     Role,
@@ -42,7 +42,6 @@ from flwr_shuffle.service_messages import (
     Step,
     refusal_in,
 )
-from flwr_shuffle.stages import Anonymous, Replies, ShuffleStage, Total, readable_reports
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.secure_aggregation import (

@@ -11,8 +11,7 @@ from typing import Annotated, Literal
 
 from typing_extensions import override
 
-from flwr_shuffle.grids import Waiting
-from flwr_shuffle.stages import InMemoryStage, ShuffleStage, SummingStage
+from flwr_shuffle.grids import InMemoryStage, ShuffleStage, SummingStage, Waiting
 from flwr_shuffle.updates import PrivateEvaluation, Updates, of_kind
 from shuffle_plugins.accounting import Adversary, FederatedRound
 from shuffle_plugins.core.ranges import Delta, Positive, Ranged, in_range, one_of, whole_number

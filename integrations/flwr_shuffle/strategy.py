@@ -18,7 +18,7 @@ from flwr.supercore.privacy_accounting import PrivacySpent
 from torch import Tensor
 from typing_extensions import override
 
-from flwr_shuffle.grids import ShuffleGrid, Waiting
+from flwr_shuffle.grids import ShuffleGrid, ShuffleStage, Waiting
 from flwr_shuffle.inner_strategy import (
     ModelState,
     check_strategy,
@@ -35,7 +35,6 @@ from flwr_shuffle.inner_strategy import (
 )
 from flwr_shuffle.rounds import Rounds, SentRound, SpendingRecord
 from flwr_shuffle.settings import ClientSampling, SelfSampling, Settings, mechanism_of, stage_of
-from flwr_shuffle.stages import ShuffleStage
 from flwr_shuffle.updates import Failures, Layout, PrivateEvaluation, Updates, UpdateTerms, record_of
 from shuffle_plugins.accounting import (
     Adversary,

@@ -11,11 +11,10 @@ from typing import Any
 import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr_shuffle.grids import InProcessGrid, Waiting
+from flwr_shuffle.grids import Anonymous, InProcessGrid, Replies, Waiting
 from flwr_shuffle.messages import RECORD_KEY, Instruction, context_of, instruction_of, reply
 from flwr_shuffle.service_nodes import register_mix_node
 from flwr_shuffle.service_stages import MixNodeStage
-from flwr_shuffle.stages import Anonymous, Replies
 
 from shuffle_plugins.core import Reports
 from shuffle_plugins.mechanisms import MechanismSpec

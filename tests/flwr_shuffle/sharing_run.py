@@ -22,8 +22,8 @@ from flwr_shuffle import (
     register_aggregator,
     register_mix_node,
 )
+from flwr_shuffle.grids import Anonymous, Replies
 from flwr_shuffle.messages import RECORD_KEY, Instruction
-from flwr_shuffle.stages import Anonymous, Replies
 from mixing import SpiedGrid
 
 from shuffle_plugins.mechanisms import PrivateSum, SumSpec

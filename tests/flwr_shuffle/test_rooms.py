@@ -9,7 +9,7 @@ LAYERS = [
     ["updates"],
     ["messages"],
     ["service_messages"],
-    ["service_nodes", "client", "stages"],
+    ["service_nodes", "client"],
     ["grids"],
     ["service_stages", "settings", "inner_strategy"],
     ["rounds"],

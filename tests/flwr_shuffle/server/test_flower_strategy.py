@@ -351,7 +351,7 @@ def test_clients_that_never_report_hide_nobody(unwilling, earlier, monkeypatch):
 
 
 def test_a_mixers_lost_answer_is_charged_in_full(tmp_path):
-    from flwr_shuffle.stages import Anonymous
+    from flwr_shuffle.grids import Anonymous
 
     from shuffle_plugins.shuffler import Refusal
 

@@ -33,6 +33,7 @@ from flwr_shuffle import (
     Updates,
     Waiting,
 )
+from flwr_shuffle.grids import valid_sum
 from flwr_shuffle.messages import (
     ClientRefusal,
     Instruction,
@@ -42,7 +43,6 @@ from flwr_shuffle.messages import (
     read_plain_payload,
     reply,
 )
-from flwr_shuffle.stages import valid_sum
 from flwr_shuffle.updates import Layout
 from strategy_harness import CLIENTS, DIM, MODEL, client_app, honest_payload, numpy_of, record, train, update
 

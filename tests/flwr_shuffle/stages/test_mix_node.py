@@ -10,7 +10,7 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr_shuffle import Waiting
-from flwr_shuffle.grids import InProcessGrid
+from flwr_shuffle.grids import Anonymous, InProcessGrid
 from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, Role, payload_of
 from flwr_shuffle.service_messages import (
     SERVICE_KEY,
@@ -22,7 +22,6 @@ from flwr_shuffle.service_messages import (
 )
 from flwr_shuffle.service_nodes import register_mix_node
 from flwr_shuffle.service_stages import MixNodeStage
-from flwr_shuffle.stages import Anonymous
 from mixing import SIZE, SPEC, MixedRun, encoded
 
 from shuffle_plugins.mechanisms import MechanismSpec

@@ -449,7 +449,7 @@ def test_without_an_aggregator_nothing_is_charged(run: SharedRun) -> None:
 
 
 def _replies(run: SharedRun, replies: list[Message], instruction: Instruction) -> Any:
-    from flwr_shuffle.stages import Replies
+    from flwr_shuffle.grids import Replies
 
     return Replies(messages=replies, instruction=instruction, dim=DIM, grid=run.grid)
 

@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import FixedSize, MixNodeStage, SelfSampling, SharedSumStage, ShuffleStrategy, Waiting
-from flwr_shuffle.stages import Anonymous, Replies
+from flwr_shuffle.grids import Anonymous, Replies
 
 from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.protocols import VectorSum
