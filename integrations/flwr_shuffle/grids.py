@@ -1,6 +1,4 @@
-"""Grids: in this process, and one that gives replies back shuffled, by a stage: reports without names or order, or
- their sum alone.
-"""
+"""Grids, one in this process and one that gives replies back shuffled, and stages, which shuffle or add up."""
 
 from __future__ import annotations
 

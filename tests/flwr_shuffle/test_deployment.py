@@ -9,10 +9,8 @@ import os
 import re
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +20,13 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from deployed_parties import Killer, Parties
+from deployed_parties import Killer, Parties, spent_in, states
 from flwr.app import ConfigRecord
 from flwr_shuffle.messages import Instruction, Role, context_of
 from processes import Deployment, free_port, marked_pids, wait_for
 
+from shuffle_plugins.accounting import Adversary
+from shuffle_plugins.ledger import ClientLedger, RoundState
 from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, Opened, envelope_size, open_reports
 from shuffle_plugins.shuffler.keys import SealingKey, read_enrolled, read_service_key
 
@@ -78,12 +78,7 @@ def view(parties: Parties) -> View:
     run = parties.start_run(
         "observed", num_server_rounds=ROUNDS, participation=0.6, population=CLIENTS, minimum_reports=2
     )
-    stored: set[bytes] = set()
-    end = time.monotonic() + 600
-    while run.exit_code is None:
-        stored |= _cells(parties.deployment.database)
-        assert time.monotonic() < end, run.text()
-        time.sleep(0.1)
+    stored = parties.watched(run)
     assert (parties.notes / "finished").exists(), run.text()
     files = {
         str(path): path.read_bytes()
@@ -102,23 +97,6 @@ def view(parties: Parties) -> View:
         released=parties.noted("released"),
         mixed=_mixed(told),
     )
-
-
-def _cells(database: Path) -> set[bytes]:
-    """Every text and blob in a SuperLink's database at this moment."""
-    cells: set[bytes] = set()
-    connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=10)
-    try:
-        for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-            for row in connection.execute(f'SELECT * FROM "{table}"'):
-                cells |= {cell.encode() if isinstance(cell, str) else cell for cell in row if _is_text(cell)}
-    finally:
-        connection.close()
-    return cells
-
-
-def _is_text(cell: object) -> bool:
-    return isinstance(cell, str | bytes)
 
 
 def _bytes(value: dict) -> bytes:
@@ -249,44 +227,6 @@ def test_participation_cannot_be_told_from_what_the_server_holds(view: View) -> 
         assert abs(guesses @ above).max() >= abs(real @ above), name  # false alarms: 1 run in 800
 
 
-def test_a_mixer_refuses_or_drops_what_a_server_can_make_up(parties: Parties) -> None:
-    run = parties.start_run("attack", attack=True)
-    wait_for(lambda: run.exit_code is not None, seconds=600, what="attacks")
-    assert (parties.notes / "attacked").exists(), run.text()
-    (outcomes,) = parties.noted("attacked")
-    orders = [outcomes.pop(f"order {i}")["order"] for i in range(3)]
-    good = outcomes.pop("good")
-    assert good["rejected"] == {}
-    dropped = {name: one["rejected"] for name, one in outcomes.items() if isinstance(one, dict)}
-    assert dropped == {
-        "tampered": {"3": "unreadable"},
-        "the same envelope twice": {"9": "duplicate"},
-        "two envelopes of one client": {"1": "duplicate"},
-        "a client that is not enrolled": {"0": "unknown-signer"},
-    }
-    for name, rejected in dropped.items():
-        assert len(outcomes.pop(name)["order"]) == 10 - len(rejected)
-    assert outcomes == {
-        "an envelope of another size": "unreadable",
-        "sealed to another mixer": "under-minimum",
-        "one report among dummies": "under-minimum",
-        "under the mixer's minimum": "under-minimum",
-        "under the server's minimum": "under-minimum",
-        "envelopes of another round": "under-minimum",
-        "envelopes of another run": "under-minimum",
-        "replayed": "replayed",
-        "the same envelopes in a new round": "under-minimum",
-        "the same round, new envelopes": "replayed",
-        "not a request": "unsigned unreadable",
-    }
-    for order in (good["order"], *orders):
-        assert sorted(order) == list(range(10))
-        assert order != sorted(order), "the order of arrival, by one chance in 3,628,800"
-    assert len({tuple(order) for order in orders}) == len(orders)
-    text = run.text()
-    assert not any(key in text for key in parties.client_keys)
-
-
 def test_nodes_that_nobody_enrolled_stop_no_round(parties: Parties) -> None:
     """One says that it is the mixer, with the mixer's public key; one sends random bytes as its envelope.
 
@@ -314,6 +254,106 @@ def test_nodes_that_nobody_enrolled_stop_no_round(parties: Parties) -> None:
     assert text.count("says that it is a mix node and has not proven") == 1, text
     assert text.count("envelopes dropped (unreadable), of node") == 2, text
     assert "sent no good envelope in 2 rounds" in text
+
+
+def reports_sent(parties: Parties) -> list[int]:
+    """How many reports each client's ledger has."""
+    sent = []
+    for i in range(CLIENTS):
+        with ClientLedger(parties.secrets / f"client-{i}.db") as client:
+            sent.append(client.spent().reports)
+    return sent
+
+
+def test_real_processes_are_killed_in_mid_round(parties: Parties, tmp_path: Path) -> None:
+    """Client, SuperNode, mixer, server twice, and the SuperLink with everything that hangs on it."""
+    ledger = tmp_path / "budget.db"
+    killer = Killer(parties)
+    before, sent = len(parties.noted("released")), reports_sent(parties)
+    owed = np.zeros(len(Adversary))
+
+    def no_less_is_owed(*, server_lives: bool = False) -> None:
+        nonlocal owed
+        rounds, now = spent_in(ledger)
+        assert (now >= owed).all(), "ε is smaller than it was"
+        # A round under way is charged at its worst until a living server knows what became of it.
+        if not (server_lives and rounds[-1].state is RoundState.OPEN):
+            owed = now
+
+    def start(name: str, rounds: int):
+        return parties.start_run(
+            name, ledger_file=str(ledger), num_server_rounds=rounds, minimum_reports=3, population=4
+        )
+
+    # A client dies while it trains: three reports are enough.
+    for place in ("train-1-2", "replied-3", "train-2-4", "shuffled-5"):
+        killer.stop_at(place)
+    run = start("first", 6)
+    killer.kill_at("train-1-2")
+    wait_for(lambda: (2, "complete") in states(ledger), seconds=600, what="round 2 without one client")
+    no_less_is_owed(server_lives=True)
+
+    # The mixer dies with a mixed batch in its hands: the round is lost and paid for, the next one is not.
+    killer.reached("replied-3")
+    killer.stop_at("mixed")
+    killer.release("replied-3")
+    killer.kill_at("mixed")
+    wait_for(lambda: (3, "refused") in states(ledger), seconds=600, what="end of the round without a batch")
+    lost = next(one for one in spent_in(ledger)[0] if one.state is RoundState.REFUSED)
+    assert lost.charged is not None, "the batch was mixed, and may be somewhere"
+    no_less_is_owed(server_lives=True)
+
+    # A whole SuperNode dies: the SuperLink says so in its place, and three reports are enough again.
+    killer.reached("train-2-4")
+    parties.clients[2].kill()
+    killer.kill_at("train-2-4")
+    wait_for(lambda: (4, "complete") in states(ledger), seconds=600, what="round 4 without one SuperNode")
+    no_less_is_owed(server_lives=True)
+    parties.clients[2] = parties.start_client(2)
+
+    # The server dies with shuffled reports in its memory, before they are in the books.
+    killer.kill_at("shuffled-5")
+    assert run.wait(seconds=600) is not None
+    assert states(ledger)[-1] == (5, "open")
+    assert spent_in(ledger)[0][-1].charged is not None
+    no_less_is_owed()
+
+    # It goes on, and dies with a round in the books that the strategy has not aggregated.
+    killer.stop_at("aggregating-6")
+    run = start("second", 6)
+    killer.kill_at("aggregating-6")
+    assert run.wait(seconds=600) is not None
+    assert states(ledger)[-2:] == [(5, "complete"), (6, "received")]
+    no_less_is_owed()
+
+    # The SuperLink dies while clients train, and takes the run along; all is started anew on the same files.
+    killer.stop_at("train-0-6")
+    start("third", 6)
+    killer.reached("train-0-6")
+    parties.superlink.kill()
+    killer.release("train-0-6")
+    assert states(ledger)[-1] == (6, "open")
+    for program in (*parties.clients, parties.mixer):
+        assert program is not None
+        program.kill()
+    parties.superlink = parties.deployment.start_superlink()
+    parties.mixer = parties.start_mixer()
+    parties.clients = [parties.start_client(i) for i in range(4)]
+    no_less_is_owed()
+
+    run = start("fourth", 6)
+    run.wait(seconds=600)
+    no_less_is_owed()
+    assert states(ledger)[-1] == (6, "complete"), run.text()
+    released = parties.noted("released")[before:]
+    spent = np.array([[one["spent"][str(adversary)] for adversary in Adversary] for one in released])
+    assert (np.diff(spent, axis=0) >= 0).all()
+    recorded = {server_round for server_round, state in states(ledger) if state in ("received", "complete")}
+    assert {one["round"] for one in released if any(one["weight"])} - {0} <= recorded | {3}
+    begun = len(spent_in(ledger)[0])
+    assert all(
+        begun - 2 <= now - then <= begun for now, then in zip(reports_sent(parties), sent, strict=True)
+    )
 
 
 def test_the_commands_of_the_examples_readme_deploy_it_and_nothing_is_left(tmp_path: Path) -> None:

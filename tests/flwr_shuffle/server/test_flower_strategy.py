@@ -615,3 +615,16 @@ def test_a_run_without_a_released_round_says_so(caplog):
         shuffled().start(grid_of(failing(19)), record(MODEL), num_rounds=1)
     assert "No round was released" in caplog.text
     assert caplog.text.count("this round has no result (") == 1
+
+
+def test_an_error_that_is_survived_is_charged_too(tmp_path, monkeypatch):
+    """The same strategy object goes on after an exception in a round."""
+    run = shuffled(sampling=FixedSize(10), ledger=tmp_path / "ledger")
+    with monkeypatch.context() as patched:
+        patched.setattr(InMemoryStage, "collect", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run.start(grid_of(), record(MODEL), num_rounds=1)
+    run.start(grid_of(), record(MODEL), num_rounds=1)
+    assert run.accountant.num_rounds == 2
+    with BudgetLedger(tmp_path / "ledger", model="model") as ledger:
+        assert [entry.state for entry in ledger.rounds()] == [RoundState.OPEN, RoundState.COMPLETE]

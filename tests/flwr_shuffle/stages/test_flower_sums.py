@@ -93,37 +93,6 @@ def moves(strategy: ShuffleStrategy, app: ClientApp, *, rounds: int) -> torch.Te
     return flat.diff(dim=0)
 
 
-@pytest.mark.slow
-def test_what_is_released_has_the_protocols_law() -> None:
-    """Mean and variance of what rounds added, against the true mean and the protocol's noise."""
-    rounds, dim = 6, 4000
-    wide = VectorSum.with_noise(dim=dim, cohort=16, noise_multiplier=1.0, overhead=0.3)
-    updates = torch.randn(CLIENTS, dim, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    updates /= 1.1 * updates.norm(dim=1, keepdim=True)
-
-    def wide_train(message: Message, context: Context) -> Message:
-        moved = (
-            message.content["arrays"]["w"].numpy() + updates[int(context.node_config["partition-id"])].numpy()
-        )
-        return Message(RecordDict({"arrays": ArrayRecord({"w": Array(moved)})}), reply_to=message)
-
-    app = ClientApp(mods=[ShuffleMod(limits=SUMS)])
-    app.train()(wide_train)
-    path = [ArrayRecord({"w": Array(np.zeros(dim))})]
-    strategy_of(randomizer=wide).start(
-        grid_of(app), path[0], num_rounds=rounds, evaluate_fn=lambda now, m: path.append(m) if now else None
-    )
-    found = torch.stack([torch.from_numpy(arrays["w"].numpy()) for arrays in path]).diff(dim=0)
-    noise = wide.coins / 4 * wide.lattice.step**2 / CLIENTS  # of the mean, of one coordinate
-    errors = (found.mean(dim=0) - updates.mean(dim=0)) / math.sqrt(noise / rounds)
-    assert float(errors.abs().max()) < 7  # of 4,000
-    assert abs(float(errors.mean())) < 6 / math.sqrt(dim)
-    ratio = float(found.var(dim=0).mean()) / noise
-    rounding = wide.lattice.step**2 / 4 / CLIENTS / noise
-    spread = math.sqrt(2 / ((rounds - 1) * dim))
-    assert 1 - 6 * spread < ratio < 1 + rounding + 6 * spread
-
-
 def ball_sum(rounds: int) -> tuple[Any, torch.Tensor]:
     ball = BallSum.calibrated(**CALIBRATED, dim=30, num_steps=rounds, frame="rotation", levels=2, samples=32)
     truth = torch.linspace(-1, 1, 30, dtype=torch.float64)

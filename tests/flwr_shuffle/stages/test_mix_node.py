@@ -32,7 +32,6 @@ from shuffle_plugins.shuffler.keys import (
     SealingKey,
     ServiceKey,
     SigningKey,
-    enrol_client,
     public_key_bytes,
     write_private_key,
 )
@@ -78,21 +77,6 @@ def batches(run: MixedRun) -> list[RecordDict]:
     """What the mixer answered to the rounds so far, refusals apart."""
     contents = [message.content for message in run.grid.seen if message.has_content()]
     return [content for content in contents if "said" in content.get(SERVICE_KEY, {})]
-
-
-def test_nothing_the_server_sees_ties_a_report_to_a_client(run: MixedRun) -> None:
-    run.dummies = {4}
-    run.round()
-    (content,) = batches(run)
-    mixed = content[SERVICE_KEY]["items"]
-    assert len(mixed) == 5
-    for node in run.grid.get_node_ids()[1:]:
-        said = [held(message) for message in run.grid.seen if message.metadata.src_node_id == node]
-        role, (payload,) = said
-        assert role == held_by(Unable(code=Refusal.NOT_THIS_ROLE).to_content())
-        assert len(payload) == envelope_size(SIZE)
-        for known in [*run.sent.values(), *mixed, *map(public_key_bytes, run.signing_keys.values())]:
-            assert not any(known[i : i + 8] in payload for i in range(len(known) - 7))
 
 
 def altered(reply: Message, *, byte: int) -> Message:
@@ -256,14 +240,6 @@ def test_nonsense_that_a_client_sealed_is_dropped_and_does_not_count(run: MixedR
     found = run.round()
     assert (found.reports, found.refusal) == (None, Refusal.NO_REPORT)
     assert not found.refusal.conclusive  # they may have been whole reports of another version
-
-
-def test_enrolled_clients_are_read_anew_every_round(run: MixedRun) -> None:
-    newcomer = SigningKey.generate()
-    run.changes = {1: {"signing_key": newcomer}}
-    assert run.round().answered == 5
-    enrol_client(run.folder / "enrolled", public_key_bytes(newcomer))
-    assert run.round().answered == 6
 
 
 def spoil_key(run: MixedRun) -> None:
@@ -582,8 +558,3 @@ def test_an_envelope_that_was_not_sent_is_not_dropped(position: int) -> None:
     refused = BatchRefused(Refusal.UNDER_MINIMUM, {position: Refusal.UNREADABLE})
     with pytest.raises(ValueError, match="that was not sent"):
         read(PUT.refused(refused, service=MIXER))
-
-
-def test_the_mix_node_keeps_nothing_in_the_runs_state(run: MixedRun) -> None:
-    run.round()
-    assert not list(run.grid.context(run.grid.get_node_ids()[0]).state)

@@ -1,4 +1,4 @@
-"""A server that keeps all it sees, and one that attacks the mixer."""
+"""A server that keeps all it sees."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from flwr_shuffle.grids import Anonymous, Replies
 from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.shuffler.keys import SealingKey
-from tested_app.attacks import attack
 from tested_app.pauses import add_line, folder, note, pause
 
 DIM = 40
@@ -73,10 +72,6 @@ Grid.register(WatchedGrid)
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
-    if config["attack"]:
-        outcomes = attack(grid, dim=DIM, mixer_public_key=str(config["mixer-public-key"]), **ROUND)
-        note("attacked", json.dumps(outcomes))
-        return
     strategy = ShuffleStrategy(
         PausingFedAvg(fraction_evaluate=0.0),
         **(_summed(config) if config["aggregator-public-keys"] else _mixed(config)),
@@ -127,7 +122,6 @@ def _summed(config) -> dict[str, Any]:
     stage = SharedSumStage(
         aggregator_public_keys=str(config["aggregator-public-keys"]).split(","),
         waiting=Waiting(poll_interval=0.3, answer_timeout=20),
-        verified=bool(config["verified"]),
     )
     return {"randomizer": SUM, "sampling": FixedSize(int(config["population"])), "shuffler": stage}
 
