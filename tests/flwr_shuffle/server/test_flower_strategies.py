@@ -11,7 +11,7 @@ import pytest
 from flwr.app import ConfigRecord, MetricRecord
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp.exception import PrivacyBudgetExhausted
-from flwr.serverapp.strategy import FedAvg, FedXgbBagging, Krum, Result, Strategy
+from flwr.serverapp.strategy import FedAvg, Krum, Result, Strategy
 from flwr_shuffle import FixedSize, ShuffleGrid, Waiting
 from flwr_shuffle.grids import InProcessGrid
 from flwr_shuffle.rounds import connected, is_simulation
@@ -19,31 +19,20 @@ from strategy_harness import CLIENTS, MODEL, client_app, grid_of, numpy_of, reco
 
 from shuffle_plugins.accounting import FederatedAccountant, FederatedRound
 
+SINGLE, TWICE = "single updates", "second time"
 REFUSED = {
-    "Bulyan": (lambda: flowers.Bulyan(), "single updates"),
-    "FedMedian": (lambda: flowers.FedMedian(), "single updates"),
-    "FedTrimmedAvg": (lambda: flowers.FedTrimmedAvg(), "single updates"),
-    "Krum": (lambda: flowers.Krum(), "single updates"),
-    "MultiKrum": (lambda: flowers.MultiKrum(), "single updates"),
-    "QFedAvg": (lambda: flowers.QFedAvg(client_learning_rate=0.1), "own loss"),
-    "FedXgbBagging": (lambda: FedXgbBagging(), "trees"),
-    "FedXgbCyclic": (lambda: flowers.FedXgbCyclic(), "trees"),
-    "DifferentialPrivacyServerSideFixedClipping": (
-        lambda: flowers.DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 10),
-        "second time",
-    ),
-    "DifferentialPrivacyClientSideFixedClipping": (
-        lambda: flowers.DifferentialPrivacyClientSideFixedClipping(FedAvg(), 1.0, 1.0, 10),
-        "second time",
-    ),
-    "DifferentialPrivacyServerSideAdaptiveClipping": (
-        lambda: flowers.DifferentialPrivacyServerSideAdaptiveClipping(FedAvg(), 0.1, 10),
-        "second time",
-    ),
-    "DifferentialPrivacyClientSideAdaptiveClipping": (
-        lambda: flowers.DifferentialPrivacyClientSideAdaptiveClipping(FedAvg(), 0.1, 10),
-        "second time",
-    ),
+    "Bulyan": ((), SINGLE),
+    "FedMedian": ((), SINGLE),
+    "FedTrimmedAvg": ((), SINGLE),
+    "Krum": ((), SINGLE),
+    "MultiKrum": ((), SINGLE),
+    "QFedAvg": ((0.1,), "own loss"),
+    "FedXgbBagging": ((), "trees"),
+    "FedXgbCyclic": ((), "trees"),
+    "DifferentialPrivacyServerSideFixedClipping": ((FedAvg(), 1.0, 1.0, 10), TWICE),
+    "DifferentialPrivacyClientSideFixedClipping": ((FedAvg(), 1.0, 1.0, 10), TWICE),
+    "DifferentialPrivacyServerSideAdaptiveClipping": ((FedAvg(), 0.1, 10), TWICE),
+    "DifferentialPrivacyClientSideAdaptiveClipping": ((FedAvg(), 0.1, 10), TWICE),
 }
 RUN = {"FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedProx", "FedYogi"}
 FLOATS = {name: value for name, value in MODEL.items() if name != "batches"}
@@ -56,9 +45,9 @@ def test_every_strategy_of_flowers_is_decided():
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_strategies_that_need_single_replies_are_refused(name):
-    build, reason = REFUSED[name]
+    arguments, reason = REFUSED[name]
     with pytest.raises(ValueError, match=reason) as told:
-        shuffled(build())
+        shuffled(getattr(flowers, name)(*arguments))
     assert name in str(told.value)
     assert "FedAvg" in str(told.value) or "strategy that it wraps" in str(told.value)
 
