@@ -24,18 +24,10 @@ from flwr_shuffle import (
 )
 from flwr_shuffle.grids import Anonymous, Replies
 from flwr_shuffle.messages import RECORD_KEY, Instruction
-from mixing import SpiedGrid
+from mixing import SpiedGrid, client_key, service_key
 
 from shuffle_plugins.mechanisms import PrivateSum, SumSpec
 from shuffle_plugins.protocols import VectorSum
-from shuffle_plugins.shuffler import SpentTokens
-from shuffle_plugins.shuffler.keys import (
-    ServiceKey,
-    SigningKey,
-    enrol_client,
-    public_key_bytes,
-    write_private_key,
-)
 
 DIM = 24
 COHORT = 4
@@ -61,15 +53,9 @@ class SharedRun:
     train: Callable[[Message, Context], Message] | None = None
 
     def __post_init__(self) -> None:
-        self.keys = [ServiceKey.generate() for _ in range(self.aggregators)]
+        self.keys = [service_key(self.folder / f"aggregator{i}") for i in range(self.aggregators)]
         self.enrolled = self.folder / "enrolled"
-        for i, key in enumerate(self.keys):
-            write_private_key(self.folder / f"aggregator{i}", key)
-            SpentTokens.create(self.folder / f"aggregator{i}.rounds", public_key=key.public.sealing)
-        self.signing_keys = [SigningKey.generate() for _ in range(self.clients)]
-        for i, signing_key in enumerate(self.signing_keys):
-            write_private_key(self.folder / f"client{i}", signing_key)
-            enrol_client(self.enrolled, public_key_bytes(signing_key))
+        self.signing_keys = [client_key(self.folder / f"client{i}") for i in range(self.clients)]
         self.app = ClientApp(mods=[ShuffleMod()])
         self.app.train()(self.train or self._train)
         register_aggregator(self.app)

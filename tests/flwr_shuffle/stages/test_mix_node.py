@@ -22,10 +22,10 @@ from flwr_shuffle.service_messages import (
 )
 from flwr_shuffle.service_nodes import register_mix_node
 from flwr_shuffle.service_stages import MixNodeStage
-from mixing import SIZE, SPEC, MixedRun, encoded
+from mixing import SIZE, SPEC, MixedRun, encoded, service_key
 
 from shuffle_plugins.mechanisms import MechanismSpec
-from shuffle_plugins.shuffler import BatchRefused, BatchRequest, Mixer, Refusal, RoundContext, SpentTokens
+from shuffle_plugins.shuffler import BatchRefused, BatchRequest, Mixer, Refusal, RoundContext
 from shuffle_plugins.shuffler.batches import items_digest
 from shuffle_plugins.shuffler.envelopes import envelope_size
 from shuffle_plugins.shuffler.keys import (
@@ -33,7 +33,6 @@ from shuffle_plugins.shuffler.keys import (
     ServiceKey,
     SigningKey,
     public_key_bytes,
-    write_private_key,
 )
 from shuffle_plugins.shuffler.service import Statement
 
@@ -292,9 +291,7 @@ def test_without_a_mix_node_the_run_does_not_start(run: MixedRun) -> None:
 
 
 def test_of_several_mix_nodes_the_pinned_one_mixes(run: MixedRun, caplog: pytest.LogCaptureFixture) -> None:
-    other = ServiceKey.generate()
-    write_private_key(run.folder / "other", other)
-    SpentTokens.create(run.folder / "other.rounds", public_key=other.public.sealing)
+    other = service_key(run.folder / "other")
     configs = [run.config(0), {**run.config(0), "shuffle-mixer-key-file": str(run.folder / "other")}, {}]
     grid = grid_of(configs)
     first, second, _ = grid.get_node_ids()
