@@ -5,10 +5,8 @@ from __future__ import annotations
 import base64
 import itertools
 import json
-import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -397,31 +395,3 @@ def test_the_commands_of_the_examples_readme_deploy_it_and_nothing_is_left(tmp_p
         assert all(words in line for line in lines())
     assert "inf if nobody is trusted" in lines()[-1]
     assert log.read_text().count("shuffle: aggregator") >= 2, log.read_text()
-
-
-_KILLED = """
-import sys
-from pathlib import Path
-sys.path.insert(0, {here!r})
-from processes import Deployment
-with Deployment(Path({folder!r}), programs=("flower-superexec", "flower-superlink")) as deployment:
-    deployment.start_superlink()
-    print(deployment.mark, flush=True)
-    sys.stdin.read()
-"""
-
-
-def test_processes_die_with_a_test_that_is_killed(tmp_path: Path) -> None:
-    script = _KILLED.format(here=str(Path(__file__).parent), folder=str(tmp_path / "deployment"))
-    with subprocess.Popen(
-        [sys.executable, "-c", script],
-        env=os.environ | {"TMPDIR": str(tmp_path)},  # it cannot clean up
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        mark = process.stdout.readline().strip()
-        assert len(marked_pids(mark)) >= 2
-        os.kill(process.pid, signal.SIGKILL)
-    wait_for(lambda: not marked_pids(mark), seconds=600, what="death of a dead test's processes")

@@ -234,21 +234,6 @@ def test_a_run_in_which_everybody_refuses_ends_with_the_reasons() -> None:
     assert strategy.accountant.num_rounds == 1
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"metrics": {}},
-        {"metrics": {"loss": (1, 0)}},
-        {"metrics": {"loss": (0, math.inf)}},
-        {"metrics": {"loss": (0, 1)}, "local_epsilon": None},
-        {"metrics": {"loss": (0, 1)}, "noise_multiplier": 1.0},
-    ],
-)
-def test_arguments_are_checked(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r".+"):
-        PrivateEvaluation(**({"local_epsilon": 1.0} | options))
-
-
 def test_the_inner_strategys_names_are_used() -> None:
     seen: list[list[str]] = []
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import math
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -369,21 +367,6 @@ def _replies(run: SharedRun, replies: list[Message], instruction: Instruction) -
     return Replies(messages=replies, instruction=instruction, dim=DIM, grid=run.grid)
 
 
-def test_another_error_of_the_grid_is_no_missing_aggregator(
-    run: SharedRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A round whose end is not known stays charged."""
-    instruction = run.instruction()
-    replies = run.answers(instruction)
-
-    def broken() -> list[int]:
-        raise RuntimeError("the connection is closed")
-
-    monkeypatch.setattr(run.grid, "get_node_ids", broken)
-    with pytest.raises(RuntimeError, match="connection is closed"):
-        run.stage.collect(_replies(run, replies, instruction))
-
-
 def test_a_round_is_added_up_once(run: SharedRun) -> None:
     """Not even with a client less: the difference would be that client's expansion."""
     instruction = run.instruction()
@@ -640,31 +623,6 @@ def test_a_share_that_cannot_be_written_ends_the_run_charged(tmp_path: Path) -> 
         strategy.start(run.grid, ArrayRecord({"w": Array(MODEL)}), num_rounds=2)
     assert strategy.accountant.num_rounds == 1
     assert strategy.arrays is None
-
-
-def test_the_file_of_a_round_that_is_not_collected_is_closed(
-    run: SharedRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[Any] = []
-    real = tempfile.TemporaryFile
-
-    def noted(**options: Any) -> Any:
-        made.append(real(**options))
-        return made[-1]
-
-    monkeypatch.setattr("flwr_shuffle.service_stages.tempfile.TemporaryFile", noted)
-    for instruction in (run.instruction(), run.instruction()):
-        reply = run.answers(instruction)[0]
-        run.stage.take(reply, instruction=instruction, dim=DIM)
-    assert [file.closed for file in made] == [True, False]
-
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "no space left on device")
-
-    monkeypatch.setattr("flwr_shuffle.service_stages._Shares.put", full)
-    with pytest.raises(OSError, match="cannot be kept in"):
-        run.stage.take(reply, instruction=instruction, dim=DIM)
-    assert [file.closed for file in made] == [True, True]
 
 
 def test_shares_lie_in_a_file_and_not_in_memory(

@@ -16,7 +16,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr_shuffle import client as mod
 from flwr_shuffle.grids import Anonymous
 from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, Instruction, Role, context_of, payload_of
-from flwr_shuffle.service_messages import SERVICE_KEY, AggregateRequest, Answer, Step, refusal_in
+from flwr_shuffle.service_messages import SERVICE_KEY, AggregateRequest, Answer, Step
 from sharing_run import DIM, SUM, SharedRun, recorded
 
 from shuffle_plugins.secure_aggregation import VerifiedTerms, seal_seed, share_with_proof
@@ -202,26 +202,6 @@ def test_an_aggregator_answers_each_step_of_a_round_once(run: VerifiedRun) -> No
             message = Message(again.to_content(), run.nodes[0], Role.AGGREGATOR.work)
             [reply] = run.grid.send_and_receive([message])
             assert Answer.from_content(reply.content).refusal is Refusal.REPLAYED
-
-
-def test_requests_that_are_no_requests_spend_nothing(run: VerifiedRun) -> None:
-    """A key or messages of a wrong length, a bound that does not fit, or none."""
-    run.round()
-    wrong: dict[Step, list[dict[str, Any]]] = {
-        Step.CHECK: [{"verify_key": b"short"}, {"largest": 0}, {"largest": 1 << 62}, {"messages": [b""]}],
-        Step.ADD: [{"messages": [b"x"]}, {"largest": -1}],
-    }
-    spent = (run.folder / "aggregator0.rounds").read_bytes()
-    for step, changes in wrong.items():
-        values = dict(asked(run, step)[0].content[SERVICE_KEY])
-        told = json.loads(values["context"]) | {"token": secrets.token_hex(16)}
-        for change in changes:
-            content = RecordDict(
-                {SERVICE_KEY: ConfigRecord({**values, "context": json.dumps(told), **change})}
-            )
-            [reply] = run.grid.send_and_receive([Message(content, run.nodes[0], Role.AGGREGATOR.work)])
-            assert refusal_in(reply.content) is Refusal.UNREADABLE
-    assert (run.folder / "aggregator0.rounds").read_bytes() == spent
 
 
 def test_clients_are_told_nothing_of_the_verification_key(run: VerifiedRun) -> None:
