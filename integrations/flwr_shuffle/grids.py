@@ -1,4 +1,4 @@
-"""Grids, one in this process and one that gives replies back shuffled, and stages, which shuffle or add up."""
+"""Grids, in this process and one that gives replies back shuffled, and stages, which shuffle or add up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from flwr.app import (
     Error,
     Message,
     MessageType,
-    MetricRecord,
     RecordDict,
     UserConfig,
 )
@@ -564,16 +563,7 @@ class AnonymousReply(Message):
     """The one reply to a shuffled round, without a sender; ``errors`` says how many clients gave which."""
 
     def __init__(self, anonymous: Anonymous, *, token: bytes, errors: Counter[str]) -> None:
-        counts = MetricRecord(
-            {
-                "reports": anonymous.count,
-                "answered": anonymous.answered,
-                "unreadable": anonymous.unreadable,
-                "errors": errors.total(),
-            }
-        )
-        content = RecordDict({"metrics": counts})
-        super().__init__(content, dst_node_id=SUPERLINK_NODE_ID, message_type=MessageType.TRAIN)
+        super().__init__(RecordDict(), dst_node_id=SUPERLINK_NODE_ID, message_type=MessageType.TRAIN)
         self.anonymous, self.token, self.errors = anonymous, token, errors
 
 

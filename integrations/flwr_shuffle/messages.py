@@ -199,14 +199,11 @@ class ClientRefusal(StrEnum):
 
     NO_INSTRUCTION = "shuffle: this client trains in shuffled rounds only, and the message has no instruction"
     BAD_INSTRUCTION = "shuffle: the instruction is malformed"
-    BAD_MODEL = (
-        "shuffle: the message must hold one ArrayRecord of floating-point arrays; integer arrays may "
-        "be among them"
-    )
+    BAD_MODEL = "shuffle: the message must hold the model as its one ArrayRecord, with floating-point arrays"
     BAD_MECHANISM = "shuffle: this client cannot build the mechanism for this model"
     SEALED_SUM = (
-        "shuffle: the server asks for one client's share of a multi-message sum as a sealed report, but a "
-        "single share is not private; the server must use SharedSumStage or SummingStage"
+        "shuffle: a client's share of a sum is not private by itself, and the server asks for it as a sealed "
+        "report: it must use SharedSumStage or SummingStage"
     )
     PINNED = (
         "shuffle: this client has pinned mixers or aggregators, and sends nothing but what is sealed to them"
@@ -223,9 +220,9 @@ class ClientRefusal(StrEnum):
     )
     NO_COUNTS = "shuffle: this mechanism has no whole-number counts that could be shared"
     SERVICE_NODE = (
-        "shuffle: this node is a mix node or an aggregator (shuffle-role in its node_config), and trains "
-        "nothing; the server's stage does not know it: ShuffleStrategy needs "
-        "shuffler=MixNodeStage(mixer_public_key=...) or SharedSumStage(aggregator_public_keys=...)"
+        "shuffle: this node is a mix node or an aggregator (shuffle-role in its node_config), unknown to the "
+        "server: ShuffleStrategy needs shuffler=MixNodeStage(mixer_public_key=...) or "
+        "SharedSumStage(aggregator_public_keys=...)"
     )
     BAD_SETTINGS = "shuffle: the client's node_config is not valid; the client's own log says why"
     NOT_ALLOWED = (
@@ -239,22 +236,17 @@ class ClientRefusal(StrEnum):
     )
     NO_TOTAL = (
         "shuffle: the client has no limit over all its rounds; set shuffle-max-rounds or "
-        "shuffle-max-total-local-epsilon in its node_config (with shuffle-mixer-public-key set, "
-        "shuffle-max-epsilon and shuffle-delta are enough), or, in a simulation, "
-        "ShuffleMod(limits=ClientLimits(max_local_epsilon=..., max_rounds=...))"
+        "shuffle-max-total-local-epsilon in its node_config (with a pinned key shuffle-max-epsilon and "
+        "shuffle-delta are enough), or, in a simulation, ShuffleMod(limits=ClientLimits(max_rounds=..., ...))"
     )
-    NO_LEDGER = (
-        "shuffle: the client's node_config sets limits but no shuffle-ledger-file, which is needed to count "
-        "what is spent over all runs"
-    )
+    NO_LEDGER = "shuffle: the client's node_config sets limits, and no shuffle-ledger-file to count in"
     LOCAL_DELTA = "shuffle: the mechanism's local delta exceeds shuffle-max-local-delta"
     BAD_SIGNING_KEY = "shuffle: the client's signing key cannot be read"
     LEDGER = "shuffle: the client's ledger cannot be used"
     MAX_LOCAL_EPSILON = "shuffle: the round's local epsilon exceeds the client's limit"
     NO_SUMS = (
         "shuffle: a share of this sum has no finite local epsilon; a client agrees to such sums by "
-        "shuffle-max-local-epsilon=inf with shuffle-max-epsilon and shuffle-delta, or "
-        "ClientLimits(max_local_epsilon=math.inf, max_epsilon=..., delta=...)"
+        "shuffle-max-local-epsilon=inf with shuffle-max-epsilon and shuffle-delta"
     )
     NOT_SUMMED = (
         "shuffle: this client agrees to sums alone (shuffle-max-local-epsilon=inf), not to reports by "
@@ -262,13 +254,9 @@ class ClientRefusal(StrEnum):
     )
     MAX_ROUNDS = "shuffle: the client has taken part in as many rounds as it agrees to"
     MAX_TOTAL = "shuffle: the round would exceed the client's total local epsilon"
-    FEW_REPORTS = (
-        "shuffle: the server promises fewer reports in a round than the client's shuffle-min-reports"
-    )
+    FEW_REPORTS = "shuffle: the server promises fewer reports in a round than shuffle-min-reports"
     MAX_EPSILON = "shuffle: the round could take the client's certified epsilon over its shuffle-max-epsilon"
-    TOKEN_SPENT = (
-        "shuffle: the client has answered this round before, or another node counts in the same ledger file"
-    )
+    TOKEN_SPENT = "shuffle: this round was answered before, or another node counts in the same ledger file"
     TRAINING_FAILED = "shuffle: training failed on the client"
     INTERNAL = "shuffle: the client failed; its own log says why"
 

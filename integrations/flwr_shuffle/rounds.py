@@ -396,13 +396,11 @@ class Rounds:
 
     def _log_statistics(self, names: list[str]) -> None:
         if names and names != self._statistics:
-            shown, more = ", ".join(names[:5]), f" and {len(names) - 5} more" if len(names) > 5 else ""
             _log.warning(
-                "Running statistics stay at the server's values: %s%s. With noise a variance would soon be "
+                "Running statistics stay at the server's values: %s. With noise a variance would soon be "
                 "negative. Take another normalization, such as GroupNorm, or evaluate with statistics of "
                 "public data",
-                shown,
-                more,
+                ", ".join(names),
             )
         self._statistics = names
 

@@ -275,40 +275,37 @@ class SimulatedNodes:
     @property
     def node_config(self) -> dict[str, str | int]:
         """What the node of the context has in its ``node_config``; empty if there are no service nodes."""
-        services = sum(self._numbers.values())
+        services = [(role, place) for role, number in self._numbers.items() for place in range(number)]
         if not services:
             return {}
         place, nodes = (int(self._context.node_config[key]) for key in (_PARTITION, _PARTITIONS))
-        clients = nodes - services
+        clients = nodes - len(services)
         if clients < 2:
             raise ShuffleError(
-                f"of {nodes} simulated nodes {services} are aggregators or mix nodes, which leaves {clients} "
-                "clients: simulate more nodes (num-supernodes)"
+                f"of {nodes} simulated nodes {len(services)} are aggregators or mix nodes, which leaves "
+                f"{clients} clients: simulate more nodes (num-supernodes)"
             )
         enrolled = self._enrolled(clients)
+        pinned = {
+            "shuffle-aggregator-public-keys": ",".join(self.aggregator_public_keys),
+            "shuffle-mixer-public-key": ",".join(self.mixer_public_keys),
+        }
         if place < clients:
-            return self._client(place, clients, enrolled)
-        place -= clients
-        role = Role.AGGREGATOR if place < self._numbers[Role.AGGREGATOR] else Role.MIXER
-        place -= 0 if role is Role.AGGREGATOR else self._numbers[Role.AGGREGATOR]
+            return {
+                _PARTITION: place,
+                _PARTITIONS: clients,
+                "shuffle-signing-key-file": str(enrolled / f"{place}.key"),
+                **{key: public for key, public in pinned.items() if public},
+            }
+        role, place = services[place - clients]
+        if role is Role.AGGREGATOR or len(self.mixer_public_keys) == 1:
+            pinned = {}
         return {
-            **({"shuffle-mixer-public-key": ",".join(self.mixer_public_keys)} if role is Role.MIXER else {}),
+            **{key: public for key, public in pinned.items() if "mixer" in key},
             ROLE: str(role),
             f"shuffle-{role}-key-file": str(self._keys(role) / f"{place}.key"),
             "shuffle-enrolled-file": str(enrolled / "enrolled"),
             "shuffle-min-batch": self._minimum,
-        }
-
-    def _client(self, place: int, clients: int, enrolled: Path) -> dict[str, str | int]:
-        pinned = {
-            "shuffle-aggregator-public-keys": self.aggregator_public_keys,
-            "shuffle-mixer-public-key": self.mixer_public_keys,
-        }
-        return {
-            _PARTITION: place,
-            _PARTITIONS: clients,
-            "shuffle-signing-key-file": str(enrolled / f"{place}.key"),
-            **{key: ",".join(public) for key, public in pinned.items() if public},
         }
 
     def _public(self, role: Role) -> tuple[str, ...]:

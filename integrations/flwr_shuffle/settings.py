@@ -330,25 +330,24 @@ def mechanism_of(
 ) -> Spec:
     """The spec of the mechanism that a user named or gave."""
     alone = local_epsilon is None and clipping_norm is None
-    if isinstance(randomizer, PrivateSum) and randomizer.must_be_summed:
-        if not alone:
-            raise ValueError("a sum has its own noise and radius; leave out both arguments")
-        return SumSpec(protocol=randomizer)
-    if randomizer in available(Kind.SUMS):
+    whole = isinstance(randomizer, MechanismSpec) or (
+        isinstance(randomizer, PrivateSum) and randomizer.must_be_summed
+    )
+    if whole and not alone:
         raise ValueError(
-            f"{randomizer!r} needs the number of parameters and its noise: give the sum itself, as "
-            "randomizer=VectorSum.calibrated(dim=…, cohort=…, radius=…, epsilon=…, delta=…, num_steps=…, "
-            "population=…), or BallSum.calibrated(…)"
+            "a sum or a MechanismSpec has its own ε0 and radius: leave out both local_epsilon and "
+            "clipping_norm"
         )
-    if not isinstance(randomizer, (str, MechanismSpec)):
+    if isinstance(randomizer, PrivateSum) and whole:
+        return SumSpec(protocol=randomizer)
+    if randomizer in available(Kind.SUMS) or not isinstance(randomizer, (str, MechanismSpec)):
         raise ValueError(
-            "randomizer is a mechanism's name, a MechanismSpec, or a sum of vectors such as "
-            f"VectorSum.calibrated(…) or BallSum.calibrated(…); got {randomizer!r}"
+            "randomizer is a mechanism's name, a MechanismSpec, or a sum of vectors itself, such as "
+            "VectorSum.calibrated(dim=…, cohort=…, radius=…, epsilon=…, delta=…, num_steps=…, population=…) "
+            f"or BallSum.calibrated(…); got {randomizer!r}"
         )
     summary(randomizer.name if isinstance(randomizer, MechanismSpec) else randomizer)  # refuses unknown names
     if isinstance(randomizer, MechanismSpec):
-        if not alone:
-            raise ValueError("a MechanismSpec has its own local_epsilon and radius; leave out both arguments")
         return randomizer
     if local_epsilon is None or clipping_norm is None:
         raise ValueError("with a mechanism's name give local_epsilon and clipping_norm")

@@ -309,7 +309,7 @@ def test_what_a_client_sends_to_a_sum_does_not_tell_whether_it_took_part() -> No
         ({"clipping_norm": 1.0}, "leave out both"),
         ({"randomizer": "vector-sum"}, "VectorSum.calibrated"),
         ({"randomizer": "multi-message"}, "BallSum.calibrated"),
-        ({"randomizer": VectorSum}, r"VectorSum.calibrated\(…\)"),
+        ({"randomizer": VectorSum}, "sum of vectors"),
         ({"randomizer": ScalarSum.calibrated(cohort=16, epsilon=1.0, delta=1e-6)}, "sum of vectors"),
         (
             {"randomizer": MechanismSpec(name="laplace", local_epsilon=2.0), "shuffler": SummingStage()},
