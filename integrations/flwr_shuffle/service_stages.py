@@ -194,53 +194,45 @@ class ServiceStage(ShuffleStage):
             )
         for reply in replies:
             node = reply.metadata.src_node_id
-            if reply.has_error() or node not in challenges:
-                continue
-            try:
-                role = self._claim(reply.content, node)
-            except BatchRefused:
-                continue
-            found[node] = None
-            if role is None:
-                continue
-            self._claimed |= {node}
-            told: dict[str, Any] = {"role": self.role, "challenge": challenges[node], "node": node}
-            for position, key in enumerate(self._pinned):
-                if role.public_key == key.sealing and role.holds(
-                    **told, run=run, verifying_key=key.verifying
-                ):
-                    found[node] = (position, role)
-            if found[node] is None:
-                _log.warning(
-                    "shuffle: node %d says that it is a%s %s and has not proven to be %s: ignored. If it is "
-                    "yours, compare its public key (shuffle-plugins keys public FILE)",
-                    node,
-                    "n" if self.role is Role.AGGREGATOR else "",
-                    self.role.node,
-                    "the pinned one" if len(self._pinned) == 1 else "a pinned one",
-                )
+            if node in challenges and not reply.has_error():
+                with suppress(BatchRefused):
+                    found[node] = self._proven(reply.content, node, challenge=challenges[node], run=run)
         return found
+
+    def _proven(
+        self, content: RecordDict, node: int, *, challenge: bytes, run: str
+    ) -> tuple[int, NodeRole] | None:
+        """Which pinned key a node has proven to hold, with its role; a refusal for one that cannot work."""
+        why = "see its own log"
+        try:
+            code, role = refusal_in(content), None
+            if code is None:
+                role = NodeRole.from_content(content)
+        except WrongVersionError as error:
+            code, why = Refusal.WRONG_VERSION, str(error)
+        except ValueError:
+            return None
+        if code in (Refusal.MISCONFIGURED, Refusal.WRONG_VERSION):
+            _log.warning("shuffle: node %d is to be the %s and cannot work: %s", node, self.role.node, why)
+            raise BatchRefused(code)
+        if role is None:
+            return None
+        self._claimed |= {node}
+        told: dict[str, Any] = {"role": self.role, "challenge": challenge, "run": run, "node": node}
+        for position, key in enumerate(self._pinned):
+            if role.public_key == key.sealing and role.holds(**told, verifying_key=key.verifying):
+                return position, role
+        _log.warning(
+            "shuffle: node %d says that it is a%s %s and has not proven to be a pinned one: ignored. If it "
+            "is yours, compare its public key (shuffle-plugins keys public FILE)",
+            *(node, "n" if self.role is Role.AGGREGATOR else "", self.role.node),
+        )
+        return None
 
     def _is_unregistered(self, reply: Message) -> bool:
         """Whether a node's app has no function that answers which role it has."""
         found = NO_HANDLER.search(reply.error.reason or "") if reply.has_error() else None
         return found is not None and f"query.{found[1]}" == self.role.question
-
-    def _claim(self, content: RecordDict, node: int) -> NodeRole | None:
-        """The role that a node claims; None for a client, a refusal for a node that cannot work."""
-        try:
-            code = refusal_in(content)
-            if code not in (Refusal.MISCONFIGURED, Refusal.WRONG_VERSION):
-                return None if code is not None else NodeRole.from_content(content)
-        except WrongVersionError as error:
-            _log.warning("shuffle: node %d says that it is a %s of %s", node, self.role.node, error)
-            raise BatchRefused(Refusal.WRONG_VERSION) from None
-        except ValueError:
-            return None
-        _log.warning(
-            "shuffle: node %d is to be the %s and cannot work: see its own log", node, self.role.node
-        )
-        raise BatchRefused(code)
 
     def _asked(
         self, replies: Replies, requests: Mapping[int, ServiceRequest]

@@ -360,14 +360,6 @@ def test_the_client_computes_its_own_epsilon_from_what_was_promised(keeps_file: 
     assert refused == [None] * 5 + [ClientRefusal.MAX_EPSILON] * 3
 
 
-def test_nothing_that_a_server_says_of_others_makes_a_round_cheaper(tmp_path: Path) -> None:
-    """A lie on how few are asked to report of how many is no help: only the promised minimum counts."""
-    limits = ClientLimits(max_local_epsilon=8.0, max_rounds=9, max_epsilon=1.0, delta=1e-6)
-    grid = grid_of(TRAIN, mod=ShuffleMod(limits=limits))
-    asked = instruction(_spec(2.0), minimum=20, participation=1e-9)
-    assert ask(grid, MODEL, asked).error.reason == ClientRefusal.MAX_EPSILON
-
-
 def test_a_large_promise_is_no_way_to_rounds_without_end(sealed: _Sealed) -> None:
     """Where nobody holds the server to its promise, a certified ε alone is no limit."""
     mod = ShuffleMod(limits=ClientLimits(max_local_epsilon=8.0, max_epsilon=1.0, delta=1e-6))

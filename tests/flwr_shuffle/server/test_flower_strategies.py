@@ -1,7 +1,6 @@
 """Every strategy of Flower's is run or refused, custom ``start`` methods run, and clients that cannot come
 are not waited for."""
 
-import json
 import logging
 import time
 
@@ -93,11 +92,8 @@ def test_the_summary_says_what_a_strategy_of_ones_own_gets(caplog):
 
 
 class Saving(FedAvg):
-    """Follows CustomFedAvg of Flower's examples/advanced-pytorch (Apache-2.0): its own loop, with a file of
-    results after every round, the best model kept, and a learning rate halved on the way."""
-
-    def save_to(self, folder):
-        self.folder = folder
+    """After CustomFedAvg of Flower's examples/advanced-pytorch (Apache-2.0): its own loop, with results after
+    every round, the best model kept, and a learning rate halved on the way."""
 
     def configure_train(self, server_round, arrays, config, grid):
         if server_round == 2:
@@ -114,71 +110,45 @@ class Saving(FedAvg):
         evaluate_config=None,
         evaluate_fn=None,
     ):
-        self.best = -1.0
-        self.summary()
-        result = Result()
-        arrays = initial_arrays
-        told = []
+        self.best, self.told = -1.0, []
+        result, arrays = Result(), initial_arrays
         for now in range(1, num_rounds + 1):
-            replies = grid.send_and_receive(
-                messages=self.configure_train(now, arrays, train_config, grid), timeout=timeout
-            )
-            released, metrics = self.aggregate_train(now, replies)
+            messages = self.configure_train(now, arrays, train_config, grid)
+            released, metrics = self.aggregate_train(now, grid.send_and_receive(messages, timeout=timeout))
             if released is not None:
                 result.arrays = arrays = released
-            if metrics is not None:
-                result.train_metrics_clientapp[now] = metrics
-            replies = grid.send_and_receive(
-                messages=self.configure_evaluate(now, arrays, ConfigRecord(), grid), timeout=timeout
-            )
-            self.aggregate_evaluate(now, replies)
-            central = evaluate_fn(now, arrays)
-            result.evaluate_metrics_serverapp[now] = central
-            self._keep_best(central["accuracy"], arrays)
-            told.append({"round": now, "train": dict(metrics), "central": dict(central)})
-            (self.folder / "results.json").write_text(json.dumps(told))
+            result.train_metrics_clientapp[now] = metrics
+            messages = self.configure_evaluate(now, arrays, ConfigRecord(), grid)
+            self.aggregate_evaluate(now, grid.send_and_receive(messages, timeout=timeout))
+            accuracy = evaluate_fn(now, arrays)["accuracy"]
+            self.told.append((now, metrics["reports"], accuracy))
+            if accuracy > self.best:
+                self.best, self.best_model = accuracy, arrays
         return result
-
-    def _keep_best(self, accuracy, arrays):
-        if accuracy > self.best:
-            self.best = accuracy
-            np.savez(self.folder / "best.npz", *arrays.to_numpy_ndarrays())
-
-
-def accuracies(values):
-    return lambda now, arrays: MetricRecord({"accuracy": values[now]})
 
 
 def test_a_start_of_ones_own_runs_on_shuffled_rounds(tmp_path):
-    inner = Saving(fraction_evaluate=0.0)
-    inner.save_to(tmp_path)
-    config = ConfigRecord({"lr": 0.1})
-    result = shuffled(inner, ledger=tmp_path / "books.db").start(
-        grid_of(),
-        record(FLOATS),
-        num_rounds=3,
-        train_config=config,
-        evaluate_fn=accuracies({1: 0.2, 2: 0.9, 3: 0.5}),
-    )
-    told = json.loads((tmp_path / "results.json").read_text())
-    assert [entry["round"] for entry in told] == [1, 2, 3]
-    assert [entry["train"]["reports"] for entry in told] == [CLIENTS] * 3
-    assert [entry["central"]["accuracy"] for entry in told] == [0.2, 0.9, 0.5]
-    assert inner.best == 0.9  # on the user's own object, not on a copy
+    inner, config, seen = Saving(fraction_evaluate=0.0), ConfigRecord({"lr": 0.1}), []
+
+    def evaluate(now, arrays):
+        seen.append(now)
+        return MetricRecord({"accuracy": [0, 0.2, 0.9, 0.5, 0.0][now]})
+
+    def start(rounds):
+        strategy = shuffled(inner, ledger=tmp_path / "books.db")
+        result = strategy.start(
+            grid_of(), record(FLOATS), num_rounds=rounds, train_config=config, evaluate_fn=evaluate
+        )
+        return strategy, result
+
+    _, result = start(3)
+    assert inner.told == [(1, CLIENTS, 0.2), (2, CLIENTS, 0.9), (3, CLIENTS, 0.5)]  # on the user's own object
     assert config["lr"] == 0.05
     assert set(result.train_metrics_clientapp) == {1, 2, 3}
-    best = np.load(tmp_path / "best.npz")
-    assert not np.array_equal(best["arr_0"], numpy_of(result.arrays)["weight"])  # of round 2, not 3
-    again = shuffled(inner, ledger=tmp_path / "books.db")
-    seen = []
-    again.start(
-        grid_of(),
-        record(FLOATS),
-        num_rounds=4,
-        train_config=config,
-        evaluate_fn=lambda now, arrays: seen.append(now) or MetricRecord({"accuracy": 0.0}),
-    )
-    assert seen == [4]  # it goes on after the ledger's last round
+    best, last = numpy_of(inner.best_model)["weight"], numpy_of(result.arrays)["weight"]
+    assert not np.array_equal(best, last)  # of round 2, not 3
+    again, _ = start(4)
+    assert seen == [1, 2, 3, 4]  # it goes on after the ledger's last round
     assert again.accountant.num_rounds == 4
 
 

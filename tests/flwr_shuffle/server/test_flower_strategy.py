@@ -241,18 +241,6 @@ def test_too_few_reports_release_nothing(tmp_path):
     )  # the stage let nobody see them
 
 
-def test_rounds_under_the_minimum_do_not_break_a_budget_against_the_server():
-    options = {"randomizer": "linf-block", "local_epsilon": 2.0, "clipping_norm": 1.0, "max_epsilon": 2.5}
-    strategy = shuffled(**options, budget_against=Adversary.SERVER)
-    strategy.start(grid_of(failing(17)), record(MODEL), num_rounds=3)
-    assert strategy.get_epsilon(1e-6) == 0
-    secret = shuffled(
-        **options, sampling=SelfSampling(0.9), minimum_reports=3, budget_against=Adversary.SERVER
-    )
-    secret.start(grid_of(failing(12)), record(MODEL), num_rounds=3)
-    assert secret.get_epsilon(1e-6) == 0
-
-
 def test_a_strategy_built_before_another_spent_knows_what_was_spent(tmp_path):
     with BudgetLedger(tmp_path / "ledger", model="m") as ledger:
         first, second = shuffled(ledger=ledger), shuffled(ledger=ledger)
@@ -347,22 +335,6 @@ def test_a_mixers_lost_answer_is_charged_in_full(tmp_path):
     assert entry.charged.reports == strategy.minimum_reports
 
 
-def test_forged_reports_are_left_out_and_nobody_is_named(caplog):
-    spec = MechanismSpec(name="l2-block", local_epsilon=6.0)
-
-    def payload(message, context):
-        if context.node_config["partition-id"] == 3:
-            return b"\x01" + b"forged" * 5
-        return honest_payload(message, context)
-
-    strategy = shuffled(randomizer=spec, local_epsilon=None, clipping_norm=None)
-    with caplog.at_level(logging.INFO, logger="flwr"):
-        result = strategy.start(grid_of(payload), record(MODEL), num_rounds=1)
-    assert result.train_metrics_clientapp[1]["reports"] == CLIENTS - 1
-    told = [entry.getMessage() for entry in caplog.records if "dropped" in entry.getMessage()]
-    assert told == ["aggregate_train: 1 replies dropped: no reports of this round"]
-
-
 # -- the budget ---------------------------------------------------------------------------------------------
 
 
@@ -441,36 +413,6 @@ def test_another_project_does_not_go_on_with_the_first_ones_model(tmp_path, monk
     renamed = shuffled(ledger=BudgetLedger("budget.db", app="clinic/digits"))
     renamed.start(Named("clinic/figures"), record(MODEL), num_rounds=3)
     assert renamed.accountant.num_rounds == 3
-
-
-# -- sampling -----------------------------------------------------------------------------------------------
-
-
-def test_clients_that_sample_themselves_hide_from_the_server_too(tmp_path):
-    def payload(message, context):  # 8, 9, 10 and 11 reports: coins would make four equal counts now and then
-        reporting = context.node_config["partition-id"] < 7 + message.content["shuffle"]["server_round"]
-        message.content["shuffle"]["participation"] = 1.0
-        made = honest_payload(message, context)
-        return made if reporting else bytes(len(made))
-
-    with BudgetLedger(tmp_path / "ledger", model="m") as ledger:
-        strategy = shuffled(
-            sampling=SelfSampling(0.5),
-            minimum_reports=2,
-            ledger=ledger,
-            local_epsilon=2.0,
-            randomizer="linf-block",
-        )
-        result = strategy.start(grid_of(payload), record(MODEL), num_rounds=4)
-        entries = ledger.rounds()
-    assert {entry.participants for entry in entries} == {CLIENTS}
-    assert all(entry.charged.server == entry.charged.observer for entry in entries)
-    for entry in entries:
-        reports = entry.charged.reports
-        assert entry.charged.server.population == min(CLIENTS, 2 * reports)
-    assert len({entry.charged.reports for entry in entries}) == 4
-    told = result.train_metrics_clientapp[4]
-    assert told["epsilon-server"] == pytest.approx(told["epsilon-observer"], rel=0.02)
 
 
 # -- the rest of Flower's loop ------------------------------------------------------------------------------
