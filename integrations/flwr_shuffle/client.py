@@ -39,6 +39,7 @@ from flwr_shuffle.messages import (
     Instruction,
     Role,
     SharedTerms,
+    Unable,
     context_of,
     digest_of,
     instruction_of,
@@ -48,7 +49,6 @@ from flwr_shuffle.messages import (
     role_of,
     with_record,
 )
-from flwr_shuffle.service_messages import Unable
 from flwr_shuffle.updates import Layout, of_kind, vector_of
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core import Reports

@@ -248,10 +248,13 @@ class ModelState:
         """Read what :meth:`to_bytes` wrote."""
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-                header = json.loads(archive["header"].tobytes())
+
+                def held(value: dict[str, Any]) -> Any:
+                    return archive[value[_ARRAY_KEY]] if value.keys() == {_ARRAY_KEY} else value
+
+                header = json.loads(archive["header"].tobytes(), object_hook=held)
                 arrays = {name: Array(archive[f"model-{i}"]) for i, name in enumerate(header["names"])}
-                state = _unpacked(header["strategy"], archive)
-                return cls(ArrayRecord(arrays), state, header["clipping_norm"])
+                return cls(ArrayRecord(arrays), header["strategy"], header["clipping_norm"])
         except (KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile, json.JSONDecodeError) as error:
             raise ValueError("these bytes are not a checkpoint") from error
 
@@ -301,13 +304,3 @@ def _packed(value: Any, held: dict[str, NDArray[Any]]) -> Any:
         f"a strategy's state holds a {type(value).__name__}; it may hold mappings with string keys, lists, "
         "NumPy arrays, numbers, strings, bools and None"
     )
-
-
-def _unpacked(value: Any, archive: Mapping[str, NDArray[Any]]) -> Any:
-    if isinstance(value, list):
-        return [_unpacked(entry, archive) for entry in value]
-    if isinstance(value, dict):
-        if value.keys() == {_ARRAY_KEY}:
-            return archive[value[_ARRAY_KEY]]
-        return {key: _unpacked(entry, archive) for key, entry in value.items()}
-    return value

@@ -19,16 +19,19 @@ from typing import TypeVar
 from flwr.app import Context, Message, UserConfig
 from flwr.clientapp import ClientApp
 
-from flwr_shuffle.messages import ROLE, Role, WrongVersionError, role_of
-from flwr_shuffle.service_messages import (
+from flwr_shuffle.messages import (
+    ROLE,
     AggregateRequest,
     Answer,
     MixMessage,
     NodeRole,
+    Role,
     RoleQuestion,
     ServiceMessage,
     Step,
     Unable,
+    WrongVersionError,
+    role_of,
 )
 from shuffle_plugins.core import checks
 from shuffle_plugins.secure_aggregation import VerifiedTerms

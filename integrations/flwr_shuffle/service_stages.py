@@ -24,22 +24,20 @@ from typing_extensions import override
 
 from flwr_shuffle.grids import NO_HANDLER, Anonymous, Replies, ShuffleStage, Total, Waiting, readable_reports
 from flwr_shuffle.messages import (
+    AggregateRequest,
+    Answer,
     Instruction,
+    MixMessage,
+    NodeRole,
     Role,
+    RoleQuestion,
+    ServiceRequest,
     SharedTerms,
+    Step,
     WrongVersionError,
     context_of,
     digest_of,
     payload_of,
-)
-from flwr_shuffle.service_messages import (
-    AggregateRequest,
-    Answer,
-    MixMessage,
-    NodeRole,
-    RoleQuestion,
-    ServiceRequest,
-    Step,
     refusal_in,
 )
 from shuffle_plugins.core import checks

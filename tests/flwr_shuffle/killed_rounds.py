@@ -41,8 +41,7 @@ from flwr_shuffle import (
 from flwr_shuffle import client as mod
 from flwr_shuffle import service_nodes as nodes
 from flwr_shuffle.inner_strategy import ModelState
-from flwr_shuffle.messages import ROLE, Role, instruction_of
-from flwr_shuffle.service_messages import SERVICE_KEY
+from flwr_shuffle.messages import ROLE, SERVICE_KEY, Role, instruction_of
 
 from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger

@@ -11,24 +11,22 @@ from flwr_shuffle.grids import InProcessGrid
 from flwr_shuffle.messages import (
     PAYLOAD_KEY,
     RECORD_KEY,
+    SERVICE_KEY,
+    AggregateRequest,
+    Answer,
     Instruction,
+    MixMessage,
+    NodeRole,
+    RoleQuestion,
     SharedTerms,
+    Step,
+    Unable,
     Wire,
     WrongVersionError,
     context_of,
     payload_of,
     plain_payload,
     read_plain_payload,
-)
-from flwr_shuffle.service_messages import (
-    SERVICE_KEY,
-    AggregateRequest,
-    Answer,
-    MixMessage,
-    NodeRole,
-    RoleQuestion,
-    Step,
-    Unable,
 )
 from flwr_shuffle.updates import Metric, UpdateTerms
 from mod_harness import adding, app

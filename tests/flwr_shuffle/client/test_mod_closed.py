@@ -12,8 +12,7 @@ from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 from flwr_shuffle import InProcessGrid, register_mix_node
 from flwr_shuffle.client import ShuffleMod
-from flwr_shuffle.messages import ClientRefusal, Role
-from flwr_shuffle.service_messages import refusal_in
+from flwr_shuffle.messages import ClientRefusal, Role, refusal_in
 from mod_harness import GENEROUS, adding, app, instruction, question, record
 
 from shuffle_plugins.mechanisms import MechanismSpec

@@ -12,8 +12,7 @@ import pytest
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 from flwr_shuffle import InProcessGrid, MixNodeStage, Waiting
-from flwr_shuffle.messages import Role
-from flwr_shuffle.service_messages import SERVICE_KEY
+from flwr_shuffle.messages import SERVICE_KEY, Role
 from flwr_shuffle.service_nodes import register_mix_node
 from mixing import SIZE, MixedRun, encoded
 

@@ -11,12 +11,15 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr_shuffle import Waiting
 from flwr_shuffle.grids import Anonymous, InProcessGrid
-from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, Role, payload_of
-from flwr_shuffle.service_messages import (
+from flwr_shuffle.messages import (
+    PAYLOAD_KEY,
+    RECORD_KEY,
     SERVICE_KEY,
     MixMessage,
     NodeRole,
+    Role,
     Unable,
+    payload_of,
     refusal_in,
 )
 from flwr_shuffle.service_nodes import register_mix_node

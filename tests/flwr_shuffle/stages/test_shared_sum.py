@@ -29,12 +29,14 @@ from flwr_shuffle import (
 from flwr_shuffle.messages import (
     PAYLOAD_KEY,
     RECORD_KEY,
+    SERVICE_KEY,
+    AggregateRequest,
     ClientRefusal,
     Instruction,
     Role,
+    Step,
     payload_of,
 )
-from flwr_shuffle.service_messages import SERVICE_KEY, AggregateRequest, Step
 from sharing_run import COHORT, DIM, MODEL, SUM, SharedRun, recorded, update_of
 from thinning import first_fast
 

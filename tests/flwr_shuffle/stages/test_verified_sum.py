@@ -15,8 +15,18 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr_shuffle import client as mod
 from flwr_shuffle.grids import Anonymous
-from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, Instruction, Role, context_of, payload_of
-from flwr_shuffle.service_messages import SERVICE_KEY, AggregateRequest, Answer, Step
+from flwr_shuffle.messages import (
+    PAYLOAD_KEY,
+    RECORD_KEY,
+    SERVICE_KEY,
+    AggregateRequest,
+    Answer,
+    Instruction,
+    Role,
+    Step,
+    context_of,
+    payload_of,
+)
 from sharing_run import DIM, SUM, SharedRun, recorded
 
 from shuffle_plugins.secure_aggregation import VerifiedTerms, seal_seed, share_with_proof

@@ -10,8 +10,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr_shuffle import ShuffleMod, register_aggregator, register_mix_node
-from flwr_shuffle.messages import instruction_of
-from flwr_shuffle.service_messages import Step
+from flwr_shuffle.messages import Step, instruction_of
 
 from shuffle_plugins.secure_aggregation import share
 from tested_app.hostile import hostile_mod
