@@ -1,5 +1,4 @@
-"""What server and clients send each other: an instruction, and a payload or a refusal in reply. What a server
-and its service nodes do: who a node is, its work of a round, and a refusal.
+"""What server, clients and service nodes send each other.
 
 A *service node* is a SuperNode of another organisation that does one step of a round and is no client: a
 mix node or an aggregator. Its answers are signed, for the very request that they answer.

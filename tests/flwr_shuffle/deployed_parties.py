@@ -106,7 +106,6 @@ class Parties:
         return self.deployment.start_supernode("mixer", node_config=config)
 
     def start_client(self, partition: int) -> Program:
-        """Start, or start anew, a client."""
         config = {
             "partition-id": partition,
             "num-partitions": len(self.client_keys),
@@ -126,7 +125,6 @@ class Parties:
     def start_run(
         self, name: str, *, app: Path = TESTED_APP, **run_config: str | int | float | bool
     ) -> Program:
-        """Start a run of an app that knows the mixer; keys of the run-config with underscores for hyphens."""
         run_config = {"mixer_public_key": self.mixer_public_key, **run_config}
         config: Mapping[str, str | int | float | bool] = {
             key.replace("_", "-"): value for key, value in run_config.items()
@@ -149,7 +147,6 @@ class Parties:
         return {cell for cell in stored if isinstance(cell, bytes)}
 
     def noted(self, name: str) -> list:
-        """The lines of JSON that the tested app left in a file."""
         path = self.notes / name
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -161,22 +158,18 @@ class Killer:
         self._notes = parties.notes
 
     def stop_at(self, place: str) -> None:
-        """Have whoever comes by wait."""
         (self._notes / f"stop-{place}").touch()
 
     def reached(self, place: str) -> int:
-        """Wait until a process is there. Returns its PID."""
         at = self._notes / f"at-{place}"
         wait_for(at.exists, seconds=600, what=place)
         return int(at.read_text())
 
     def release(self, place: str) -> None:
-        """Let processes pass again."""
         (self._notes / f"stop-{place}").unlink()
         (self._notes / f"at-{place}").unlink(missing_ok=True)
 
     def kill_at(self, place: str) -> None:
-        """Kill who waits there, with SIGKILL, and let others pass."""
         os.kill(self.reached(place), signal.SIGKILL)
         self.release(place)
 
@@ -191,6 +184,5 @@ def spent_in(path: Path) -> tuple[list, np.ndarray]:
 
 
 def states(path: Path) -> list[tuple[int, str]]:
-    """The number and the state of each round in a ledger."""
     with BudgetLedger(path, model="model") as ledger:
         return [(one.server_round, str(one.state)) for one in ledger.rounds()]

@@ -72,7 +72,6 @@ class Training:
 
     @staticmethod
     def train(message: Message, context: Context) -> Message:
-        """One client's training."""
         weight = message.content["arrays"]["weight"].numpy().copy()
         weight[int(context.node_config["partition-id"])] += 1
         records = {
@@ -165,7 +164,6 @@ class Notes:
         self._folder = folder
 
     def add(self, name: str, value: object) -> None:
-        """Add one line."""
         with open(self._folder / name, "a") as file:
             file.write(json.dumps(value) + "\n")
             file.flush()
@@ -195,13 +193,11 @@ class NotingFedAvg(FedAvg):
     notes: Notes
 
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        """FedAvg's, noted."""
         self.notes.add("released", server_round)
         return super().aggregate_train(server_round, replies)
 
 
 def make_keys(folder: Path) -> None:
-    """Keys of clients and service nodes, and the register of clients."""
     for i in range(AGGREGATORS):
         key_file, service_key = folder / f"service-{i}.key", ServiceKey.generate()
         write_private_key(key_file, service_key)
@@ -214,7 +210,6 @@ def make_keys(folder: Path) -> None:
 
 
 def train(folder: Path, *, kind: str) -> None:
-    """Train until all rounds are done."""
     shared = kind != "mixed"
     role = Role.AGGREGATOR if shared else Role.MIXER
     nodes = AGGREGATORS if shared else 1

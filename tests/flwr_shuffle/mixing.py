@@ -101,21 +101,17 @@ class MixedRun:
         self.stage = self.new_stage()
 
     def new_stage(self, **options: Any) -> MixNodeStage:
-        """The stage of a server that has pinned this run's mixer."""
         waiting = Waiting(discovery_timeout=0.2, poll_interval=0.05)
         return MixNodeStage(**{"mixer_public_key": self.row, "waiting": waiting, **options})
 
     @property
     def row(self) -> str:
-        """The mixers' public keys, as everybody pins them."""
         return ",".join(key.public.hex() for key in self.mixer_keys)
 
     def mixer_file(self, position: int) -> Path:
-        """A mixer's private keys."""
         return self.folder / ("mixer" if position == 0 else f"mixer{position}")
 
     def config(self, position: int) -> dict[str, Any]:
-        """What a node's operator wrote."""
         if position == self.restarted:
             position = 0
         if position >= self.mixers:
@@ -130,7 +126,6 @@ class MixedRun:
         }
 
     def instruction(self, **changes: Any) -> Instruction:
-        """A new round."""
         values = {
             "token": os.urandom(16),
             "run": "test",
@@ -143,7 +138,6 @@ class MixedRun:
         return Instruction(**{**values, **changes})
 
     def answers(self, instruction: Instruction) -> list[Message]:
-        """What the clients answer to an instruction."""
         content = RecordDict({RECORD_KEY: instruction.to_record()})
         mixers = {
             self.nodes[position] for position in (*range(self.mixers), self.restarted) if position is not None
@@ -152,11 +146,9 @@ class MixedRun:
         return self.grid.send_and_receive([Message(content, node, "train") for node in nodes])
 
     def collect(self, replies: list[Message], instruction: Instruction) -> Anonymous:
-        """Have replies shuffled."""
         return self.stage.collect(Replies(messages=replies, instruction=instruction, dim=DIM, grid=self.grid))
 
     def round(self) -> Anonymous:
-        """An honest round from beginning to end."""
         self.stage.open(self.grid)
         instruction = self.instruction()
         return self.collect(self.answers(instruction), instruction)

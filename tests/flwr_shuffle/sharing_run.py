@@ -66,16 +66,13 @@ class SharedRun:
 
     @property
     def pinned(self) -> list[str]:
-        """The aggregators' public keys."""
         return [key.public.hex() for key in self.keys]
 
     def new_stage(self, **options: Any) -> SharedSumStage:
-        """The stage of a server that has pinned this run's aggregators."""
         waiting = Waiting(discovery_timeout=0.2, poll_interval=0.05)
         return SharedSumStage(**{"aggregator_public_keys": self.pinned, "waiting": waiting, **options})
 
     def config(self, position: int) -> dict[str, Any]:
-        """What a node's operator wrote."""
         if position < self.aggregators:
             return {
                 "shuffle-role": "aggregator",
@@ -96,7 +93,6 @@ class SharedRun:
         }
 
     def strategy(self, **options: Any) -> ShuffleStrategy:
-        """A strategy that trains with this run's sum and stage."""
         chosen: dict[str, Any] = {
             "randomizer": self.mechanism,
             "sampling": FixedSize(self.clients),
@@ -108,7 +104,6 @@ class SharedRun:
         return ShuffleStrategy(FedAvg(fraction_evaluate=0.0), **(chosen | options))
 
     def instruction(self, **changes: Any) -> Instruction:
-        """A new round."""
         values: dict[str, Any] = {
             "token": torch.randint(256, (16,), dtype=torch.uint8).numpy().tobytes(),
             "run": "test",
@@ -120,19 +115,16 @@ class SharedRun:
         return Instruction(**{**values, **changes})
 
     def answers(self, instruction: Instruction) -> list[Message]:
-        """What the clients answer to an instruction."""
         arrays = ArrayRecord({"w": Array(MODEL)})
         content = RecordDict({"arrays": arrays, RECORD_KEY: instruction.to_record()})
         messages = [Message(content, node, "train") for node in self.nodes[self.aggregators :]]
         return self.grid.send_and_receive(messages)
 
     def collect(self, replies: list[Message], instruction: Instruction) -> Anonymous:
-        """Have replies added up."""
         self.stage.open(self.grid)
         return self.stage.collect(Replies(messages=replies, instruction=instruction, dim=DIM, grid=self.grid))
 
     def round(self) -> Anonymous:
-        """An honest round from beginning to end."""
         instruction = self.instruction()
         return self.collect(self.answers(instruction), instruction)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import os
 import re
 import subprocess
 import sys
@@ -21,7 +20,7 @@ import pytest
 
 pytest.importorskip("ray")
 
-from changed_scripts import MOST, STAND_INS, Change, changed, changed_lines
+from changed_scripts import MOST, Change, changed, changed_lines
 from flwr.app import Context, RecordDict
 from flwr_shuffle import InProcessGrid, MechanismSpec
 from processes import Deployment, wait_for
@@ -104,10 +103,9 @@ def write_app(kind: str, templates: zipfile.Path, folder: Path, *, private: bool
 @pytest.fixture(scope="module")
 def simulation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """The SuperLink of simulations, which ``flwr run`` would start itself and wait for 15 seconds only."""
-    path = os.pathsep.join(map(str, (STAND_INS, ROOT, ROOT / "integrations")))
     programs = ("flower-superexec", "flower-superlink", "flwr", "flwr-simulation")
     folder = tmp_path_factory.mktemp("simulation")
-    with Deployment(folder, variables={"PYTHONPATH": path}, programs=programs) as deployment:
+    with Deployment(folder, programs=programs) as deployment:
         command = ["flower-superlink", "--insecure", "--simulation", "--isolation", "subprocess"]
         command += ["--host", "127.0.0.1", "--port", str(deployment.port)]
         superlink = deployment.start("superlink", command)

@@ -119,8 +119,6 @@ VALID = record(MODEL)["weight"].data
     [
         b"",
         b"garbage",
-        b"\x93NUMPY",
-        VALID[:9],
         VALID[:40],
         VALID[:-1],
         VALID.replace(b"(2, 3)", b"(9, 9)"),

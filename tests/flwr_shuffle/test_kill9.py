@@ -55,7 +55,6 @@ class Trainer:
         return int(os.read(self._answers, 100))
 
     def close(self) -> None:
-        """End the process."""
         os.kill(self._pid, signal.SIGKILL)
         self._requests.close()
         os.close(self._answers)

@@ -80,14 +80,6 @@ def test_they_are_refused_inside_wrappers_and_as_base_classes_too():
             shuffled(inner)
 
 
-def test_the_summary_says_what_a_strategy_of_ones_own_gets(caplog):
-    with caplog.at_level(logging.INFO, logger="flwr"):
-        shuffled(FedAvg()).summary()
-        assert "gets one reply" not in caplog.text
-        shuffled(Delegating(FedAvg())).summary()
-    assert "gets one reply" in caplog.text
-
-
 # -- a strategy's own start ---------------------------------------------------------------------------------
 
 

@@ -566,16 +566,6 @@ def test_stage_says_whom_to_trust_and_keeps_the_largest_minimum(tmp_path: Path) 
 # -- what the errors of a first try say ---------------------------------------------------------------------
 
 
-def test_a_round_left_out_says_whose_minimum_it_missed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = SharedRun(folder=tmp_path, minimum=50)
-    run.strategy().start(run.grid, ArrayRecord({"w": Array(MODEL)}), num_rounds=1)
-    assert (
-        "6 clients drawn, 50 needed (minimum of the stage, or shuffle-min-batch of its nodes)" in caplog.text
-    )
-
-
 # -- what is said of mistakes -------------------------------------------------------------------------------
 
 

@@ -30,7 +30,6 @@ class PausingStage(MixNodeStage):
     """A stage that can be killed with a batch in its hands."""
 
     def collect(self, replies: Replies) -> Anonymous:
-        """The mix node's, with a place to stop before."""
         pause(f"replied-{replies.instruction.server_round}")
         return super().collect(replies)
 
@@ -39,7 +38,6 @@ class PausingFedAvg(FedAvg):
     """A strategy that can be killed when a round is in the books, and what it made of it is not."""
 
     def aggregate_train(self, server_round, replies):
-        """FedAvg's, with a place to stop before."""
         pause(f"aggregating-{server_round}")
         return super().aggregate_train(server_round, replies)
 
@@ -54,7 +52,6 @@ class WatchedGrid:
         return getattr(self._grid, name)
 
     def send_and_receive(self, messages, *, timeout=None):
-        """The other grid's, noted."""
         sent = list(messages)
         for message in sent:
             add_line("seen", json.dumps(_told("sent", message)))
