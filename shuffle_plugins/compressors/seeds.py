@@ -2,8 +2,8 @@
 
 A coordinate is the mean of the standard normal law over one of some 200,000 cells, chosen by 32 bits of the
 ChaCha20 keystream under the seed: cells of probability 2^-16, and of 2^-24 in the outer 2^-8 on either side.
-All values are multiples of 2^-28, so sums of six million of them are exact, in every order. Machines may round
-a cell's mean to different neighbours: nothing but the last digit of a sum depends on it.
+All values are multiples of 2^-28, so sums of six million of them are exact, in every order. Machines may
+round a cell's mean to different neighbours: nothing but the last digit of a sum depends on it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CELLS = 1 << 16
 
 @cache
 def cell_means() -> _Floats:
-    """The values by cell: 2^16 of equal probability, then the first and the last 2^8 of these in finer ones."""
+    """The values by cell: 2^16 of equal probability, then the first and the last 2^8 in finer ones."""
     inner = np.arange(_CELLS // 2, _CELLS + 1) / _CELLS
     upper = _means(special.ndtri(inner), _CELLS)  # of the positive half; the other is its mirror image
     fine = _means(-special.ndtri(np.arange(_CELLS, -1, -1) / (_CELLS << 8)), _CELLS << 8)
@@ -103,4 +103,5 @@ def sum_expanded(seeds: Tensor, *, dim: int) -> Tensor:
 
 @cache
 def cells_on(device: torch.device) -> Tensor:
+    """:func:`cell_means` in units, int32, where the kernels look them up."""
     return torch.from_numpy(np.rint(cell_means() / UNIT).astype(np.int32)).to(device)

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import accumulate
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -228,7 +227,7 @@ class SeedReports(HalfSpaceReports):
 
     @property
     def expected_tries(self) -> float:
-        """How many seeds a client looks at, on average, if ``tries`` is None; about 20 µs each at dim 10,000."""
+        """How many seeds a client looks at, on average, if ``tries`` is None."""
         return self._searched.expected_tries
 
     @override
