@@ -150,8 +150,8 @@ class SeedLaw:
         error = curved * lost_variance() / (2 * _WIDTH**2) + (4 + gain) * (
             _NARROW * UNIT / _WIDTH + _ROUNDING
         )
-        told = p.plain_probability * gain**2 * (most_information_of(p) + error) * (1 + apart) ** 3
-        told = told * (1 + 1e-3) + (1 + 1e3) * (apart * math.exp(self.local_epsilon)) ** 2
+        told = p.plain_probability * gain**2 * (most_information_of(p) + error) * (1 + apart) ** 5
+        told = told * (1 + 1e-3) + (1 + 1e3) * (2 * apart * math.exp(self.local_epsilon)) ** 2
         return InformationBound.of_blanket(local_epsilon=self.local_epsilon, information=told, mass=plain)
 
     def _instances(self) -> list[Atoms]:
@@ -174,8 +174,8 @@ class SeedLaw:
         facing, turned = facing / (mass @ facing), turned / (mass @ turned)
         found = [read_coarsely(facing / turned - 1, np.zeros_like(mass), mass * turned)]
         if self.steps.dim > 1:
-            gains = (np.divide.outer(each, facing).ravel() - 1 for each in (facing, turned))
-            found.append(read_coarsely(*gains, np.outer(mass, mass * facing).ravel()))
+            near, far = (np.divide.outer(each, facing).ravel() - 1 for each in (facing, turned))
+            found.append(read_coarsely(near, far, np.outer(mass, mass * facing).ravel()))
         return [diluted(each, 1 - 1e-5) for each in found]
 
 
@@ -279,7 +279,7 @@ class SeedReports(HalfSpaceReports):
     def _search(self, direction: Floats, randomness: Randomness) -> Tensor | None:
         """The first seed that passes; None if there is none in so many tries, of which none is left out."""
         left = self.tries
-        found = None
+        found: Tensor | None = None
         while left is None or left > 0:
             count = min(16 if left is None else left, 16 + math.ceil(self.expected_tries))
             seeds = draw_seeds(count, randomness=randomness)
