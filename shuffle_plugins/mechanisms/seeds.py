@@ -71,7 +71,8 @@ def covered_tails(thresholds: Floats, *, width: float = _WIDTH) -> Floats:
     tails += blurred_error(width=half) + 1e-8  # of the integral
     if tails[0] <= 0.5:
         return tails
-    return special.ndtr(-thresholds / math.hypot(1.0, width)) + blurred_error(width=width)
+    single: Floats = special.ndtr(-thresholds / math.hypot(1.0, width))
+    return single + blurred_error(width=width)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
