@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal, Self, cast
 
 import numpy as np
 import torch
-from flwr.app import Array, ConfigRecord, Context, Message, MessageType, RecordDict, UserConfigValue
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict, UserConfigValue
 from flwr.clientapp.typing import ClientAppCallable
 
 # Flower has no public address for these two: the server's id, and whose messages this process makes.
@@ -162,7 +162,11 @@ class ShuffleMod(Ranged):
         private = kind == MessageType.EVALUATE and message.has_content() and RECORD_KEY in message.content
         if private or is_query or kind == MessageType.TRAIN:
             return False
-        if kind not in open_types(context.node_config, by_app=frozenset(self.allow)):
+        allowed: Iterable[str] = self.allow
+        if has_operator() or any(key.startswith(PREFIX) for key in context.node_config):
+            own = ClientSettings.read(context.node_config)
+            allowed = [each for each in UNPROTECTED if getattr(own, f"allow_{each}")]
+        if kind not in allowed:
             raise ClientRefused(ClientRefusal.NOT_ALLOWED)
         return True
 
@@ -185,14 +189,22 @@ class ShuffleMod(Ranged):
 
     def _agreed(self, message: Message, context: Context, *, by_app: bool) -> _Task:
         """What to do in a round, once it is checked and charged; nothing here depends on client data."""
-        instruction = _instruction(message)
+        try:
+            instruction = instruction_of(message)
+        except ValueError as error:
+            raise ClientRefused(ClientRefusal.BAD_INSTRUCTION) from error
+        if instruction is None:
+            raise ClientRefused(ClientRefusal.NO_INSTRUCTION)
+        evaluated = message.metadata.message_type.partition(".")[0] == MessageType.EVALUATE
+        if evaluated != bool(instruction.metrics):
+            raise ClientRefused(ClientRefusal.BAD_INSTRUCTION)
         if instruction.sealed and instruction.mechanism.must_be_summed:
             raise ClientRefused(ClientRefusal.SEALED_SUM)
         settings = ClientSettings.of(
             context.node_config, limits=self.limits, max_local_delta=self.max_local_delta, by_app=by_app
         )
         try:
-            nothing, read = (_metrics if instruction.metrics else _update)(message, context, instruction)
+            nothing, read = _reader(message, context, instruction)
         except ValueError as error:
             raise ClientRefused(ClientRefusal.BAD_MODEL) from error
         dim = instruction.report_dim(len(nothing))
@@ -323,13 +335,20 @@ class _Task:
         return self.payload(reports, takes_part=takes_part)
 
 
-_Source = tuple[Tensor, Callable[[Message], Tensor]]
-
-
-def _update(message: Message, context: Context, instruction: Instruction) -> _Source:
-    """Zeros, and a reader of what training changed in the model's arrays, weighed as the instruction says."""
-    del context
-    key, arrays = _model(message)
+def _reader(
+    message: Message, context: Context, instruction: Instruction
+) -> tuple[Tensor, Callable[[Message], Tensor]]:
+    """Zeros, and a reader of what the app answered: the weighed change of the model's arrays, or metrics."""
+    records = message.content.array_records
+    if len(records) != 1:
+        raise ClientRefused(ClientRefusal.BAD_MODEL)
+    if instruction.metrics:
+        failed = failed_share(context)
+        return torch.zeros(len(instruction.metrics)), lambda answer: vector_of(
+            instruction.metrics, answer.content, failed_share=failed
+        )
+    [(key, record)] = records.items()
+    arrays = dict(record)  # apps may empty a record as they read it
     layout = Layout.of(arrays, trained=instruction.update.trained)
     before = layout.flatten(arrays)
 
@@ -341,17 +360,6 @@ def _update(message: Message, context: Context, instruction: Instruction) -> _So
         return layout.flatten(returned).sub_(before).mul_(instruction.update.weight(answer.content))
 
     return torch.zeros_like(before), read
-
-
-def _metrics(message: Message, context: Context, instruction: Instruction) -> _Source:
-    """Zeros, and a reader of the metrics that the app measured, among them how often the app failed."""
-    _model(message)
-    failed = failed_share(context)
-
-    def read(answer: Message) -> Tensor:
-        return vector_of(instruction.metrics, answer.content, failed_share=failed)
-
-    return torch.zeros(len(instruction.metrics)), read
 
 
 def _join(thread: Thread, *, until: float) -> None:
@@ -391,28 +399,6 @@ def _coin(probability: float) -> bool:
         return True
     threshold = torch.tensor([int(probability * (1 << PROBABILITY_BITS))])
     return bool(SecureRandomness().bernoulli(threshold))
-
-
-def _instruction(message: Message) -> Instruction:
-    try:
-        instruction = instruction_of(message)
-    except ValueError as error:
-        raise ClientRefused(ClientRefusal.BAD_INSTRUCTION) from error
-    if instruction is None:
-        raise ClientRefused(ClientRefusal.NO_INSTRUCTION)
-    evaluated = message.metadata.message_type.partition(".")[0] == MessageType.EVALUATE
-    if evaluated != bool(instruction.metrics):
-        raise ClientRefused(ClientRefusal.BAD_INSTRUCTION)
-    return instruction
-
-
-def _model(message: Message) -> tuple[str, dict[str, Array]]:
-    """The key of the model's record, and a copy of its arrays: apps may empty a record as they read it."""
-    records = message.content.array_records
-    if len(records) != 1:
-        raise ClientRefused(ClientRefusal.BAD_MODEL)
-    [(key, record)] = records.items()
-    return key, dict(record)
 
 
 def _packing(
@@ -613,18 +599,6 @@ def has_operator() -> bool:
         return TaskIdentity.node_id != SUPERLINK_NODE_ID
     except RuntimeError:
         return False
-
-
-def open_types(
-    node_config: Mapping[str, UserConfigValue], *, by_app: frozenset[str] = frozenset()
-) -> frozenset[str]:
-    """Types of messages that a node's operator lets the app answer without protection; in a simulation, whose
-    nodes have no key of this package in ``node_config``, those that the app's code allows.
-    """
-    if not any(key.startswith(PREFIX) for key in node_config) and not has_operator():
-        return by_app
-    own = ClientSettings.read(node_config)
-    return frozenset(kind for kind in UNPROTECTED if getattr(own, f"allow_{kind}"))
 
 
 def stricter(first: ClientLimits, second: ClientLimits) -> ClientLimits:

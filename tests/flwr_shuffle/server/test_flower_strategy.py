@@ -301,7 +301,7 @@ def sending_dummies(count):
     return payload
 
 
-@pytest.mark.parametrize(("unwilling", "earlier"), [(failing(10), 0), (sending_dummies(10), 40)])
+@pytest.mark.parametrize(("unwilling", "earlier"), [(failing(10), 0), (sending_dummies(10), 10)])
 def test_clients_that_never_report_hide_nobody(unwilling, earlier, monkeypatch):
     """Not either if all clients of an earlier start() of the strategy have answered."""
     # Half of the clients never report. Rounds that are released drew many willing ones by chance: here with
