@@ -31,7 +31,6 @@ from flwr_shuffle.messages import RECORD_KEY, Instruction
 from flwr_shuffle.settings import Invitation, Settings
 from flwr_shuffle.updates import (
     Layout,
-    Metric,
     PrivateEvaluation,
     UpdateTerms,
     running_statistics,
@@ -244,18 +243,14 @@ class Rounds:
         return cohort
 
     def begin(
-        self,
-        messages: list[Message],
-        *,
-        server_round: int,
-        asked: UpdateTerms | PrivateEvaluation,
+        self, messages: list[Message], *, server_round: int, asked: UpdateTerms | PrivateEvaluation
     ) -> None:
         """Ask the budget (PrivacyBudgetExhausted), put the instruction into the messages of a training or an
         evaluation, and record the round.
         """
-        settings = self._settings
-        evaluation = asked if isinstance(asked, PrivateEvaluation) else None
-        kind = MessageType.TRAIN if evaluation is None else MessageType.EVALUATE
+        settings, stage, updates = self._settings, self._settings.stage, self._settings.updates
+        training = isinstance(asked, UpdateTerms)
+        kind = MessageType.TRAIN if training else MessageType.EVALUATE
         for message in messages:
             if message.metadata.message_type.split(".")[0] != kind or RECORD_KEY in message.content:
                 raise ValueError(
@@ -263,53 +258,44 @@ class Rounds:
                     f"{RECORD_KEY!r}, which is the instruction's"
                 )
         key, arrays = model_of(messages)
-        metrics: tuple[Metric, ...] = ()
         if isinstance(asked, UpdateTerms):
-            terms = replace(asked, trained=trained_names(arrays, wanted=settings.updates.trained))
             self._log_statistics(running_statistics(arrays))
-            spec, updates = settings.mechanism, settings.updates
-            records, samples = updates.records_per_client, updates.samples_per_client
+            what: dict[str, Any] = {
+                "mechanism": settings.mechanism,
+                "update": replace(asked, trained=trained_names(arrays, wanted=updates.trained)),
+                "records_per_client": updates.records_per_client,
+                "samples_per_client": updates.samples_per_client,
+            }
         else:
-            terms, spec, metrics, records, samples = (
-                UpdateTerms(),
-                settings.spec_of(asked),
-                asked.ranges,
-                1,
-                1,
-            )
-        layout = Layout.of(arrays, trained=terms.trained)
-        mechanism = spec.build(dim=len(metrics) or layout.dim + terms.bits)
-        fewest = settings.fewest_reports
+            what = {"mechanism": settings.spec_of(asked), "metrics": asked.ranges}
+        instruction = Instruction(
+            token=secrets.token_bytes(TOKEN_BYTES),
+            run=self._run,
+            server_round=server_round,
+            participation=settings.sampling.participation,
+            analyzer_key=stage.analyzer_key,
+            minimum=settings.fewest_reports,
+            mixers=stage.mixers,
+            **what,
+        )
+        layout = Layout.of(arrays, trained=instruction.update.trained)
+        mechanism = instruction.mechanism.build(dim=instruction.report_dim(layout.dim))
+        instruction = replace(instruction, shared=stage.shared(mechanism, clients=len(messages)))
+        fewest, samples = instruction.minimum, instruction.samples_per_client
         invitation = Invitation(
             mechanism=mechanism,
             candidates=self._connected,
             invited=len(messages),
             fewest=fewest,
-            hides_shares=settings.stage.hides_shares,
+            hides_shares=stage.hides_shares,
             samples=samples,
         )
         worst = settings.sampling.accounted(invitation, answered=fewest, reports=fewest)
         checked = settings.sampling.planned(invitation)
-        shared = settings.stage.shared(mechanism, clients=len(messages))
         self._record.check_budget(checked)
-        if evaluation is None:
+        if training:
             self._log_outlook(mechanism, len(messages) * samples * settings.sampling.participation)
-        settings.stage.fewest_answers = self._fewest_answers(invitation)
-        instruction = Instruction(
-            token=secrets.token_bytes(TOKEN_BYTES),
-            run=self._run,
-            server_round=server_round,
-            mechanism=spec,
-            participation=settings.sampling.participation,
-            analyzer_key=settings.stage.analyzer_key,
-            minimum=fewest,
-            metrics=metrics,
-            update=terms,
-            mixers=settings.stage.mixers,
-            shared=shared,
-            records_per_client=records,
-            samples_per_client=samples,
-        )
+        stage.fewest_answers = self._fewest_answers(invitation)
         record = instruction.to_record()
         for message in messages:
             message.content[RECORD_KEY] = record
