@@ -120,11 +120,6 @@ def out_of_bounds(run: VerifiedRun, terms: VerifiedTerms, honest: bytes) -> byte
     return run.payload(0, public + leader, tuple(public + each for each in helpers), terms=terms)
 
 
-def at_random(run: VerifiedRun, terms: VerifiedTerms, honest: bytes) -> bytes:
-    parts = tuple(secrets.token_bytes(terms.secret_bytes) for _ in run.keys)
-    return run.payload(0, secrets.token_bytes(terms.share_bytes), parts, terms=terms)
-
-
 def altered_share(run: VerifiedRun, terms: VerifiedTerms, honest: bytes) -> bytes:
     """A share with one more in one count; the envelopes are bound to it."""
     made = share_with_proof(np.zeros(terms.layout.size, np.int64), terms=terms)
@@ -137,24 +132,12 @@ def of_another_round(run: VerifiedRun, terms: VerifiedTerms, honest: bytes) -> b
     return payload_of(run.answers(run.instruction())[0])
 
 
-def of_another_bound(run: VerifiedRun, terms: VerifiedTerms, honest: bytes) -> bytes:
-    wider = VerifiedTerms(
-        context=terms.context, layout=terms.layout, aggregators=terms.aggregators, largest=terms.largest + 1
-    )
-    made = share_with_proof(np.full(terms.layout.size, wider.largest), terms=wider)
-    return run.payload(0, made.share, made.secrets, terms=terms)
-
-
 HOSTILE: dict[str, Callable[[VerifiedRun, VerifiedTerms, bytes], bytes]] = {
     "out of bounds": out_of_bounds,
-    "random": at_random,
     "altered share": altered_share,
-    "altered in transit": lambda run, terms, honest: honest[:99] + bytes([honest[99] ^ 1]) + honest[100:],
     "altered envelope": lambda run, terms, honest: honest[:-1] + bytes([honest[-1] ^ 1]),
     "another round": of_another_round,
-    "another bound": of_another_bound,
     "truncated": lambda run, terms, honest: honest[:-1],
-    "empty": lambda run, terms, honest: b"",
 }
 
 
