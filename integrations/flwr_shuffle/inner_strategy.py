@@ -16,26 +16,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, Met
 # Flower exports this constant only from a private module.
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import (
-    Bulyan,
-    DifferentialPrivacyClientSideAdaptiveClipping,
-    DifferentialPrivacyClientSideFixedClipping,
-    DifferentialPrivacyServerSideAdaptiveClipping,
-    DifferentialPrivacyServerSideFixedClipping,
-    FedAdagrad,
-    FedAdam,
-    FedAvg,
-    FedAvgM,
-    FedMedian,
-    FedTrimmedAvg,
-    FedXgbBagging,
-    FedXgbCyclic,
-    FedYogi,
-    Krum,
-    MultiKrum,
-    QFedAvg,
-    Strategy,
-)
+from flwr.serverapp import strategy as flowers
+from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 from typing_extensions import override
 
@@ -43,24 +25,24 @@ from flwr_shuffle.grids import WrappedGrid
 
 # strategies that one reply does not serve, and what to do instead
 _REFUSED: dict[tuple[type[Strategy], ...], str] = {
-    (Krum, MultiKrum, Bulyan, FedMedian, FedTrimmedAvg): (
+    (flowers.Krum, flowers.MultiKrum, flowers.Bulyan, flowers.FedMedian, flowers.FedTrimmedAvg): (
         "compares the clients' single updates, and in a shuffled round the server has only their noisy mean: "
         "nothing would be left out or outvoted. Use FedAvg, FedAvgM, FedAdam or FedYogi. What bounds a "
         "dishonest client here is clipping_norm, which no report exceeds by more than the mechanism's noise"
     ),
-    (QFedAvg,): (
+    (flowers.QFedAvg,): (
         "weighs every update by that client's own loss, and no loss leaves a client in a shuffled round. Use "
         "FedAvg or FedAdam; Updates(max_examples=…) weighs updates on the clients"
     ),
-    (FedXgbBagging, FedXgbCyclic): (
+    (flowers.FedXgbBagging, flowers.FedXgbCyclic): (
         "collects the trees that clients grew, and trees have no mean that could be randomised. Train a "
         "model of floating-point parameters, with FedAvg or FedAdam"
     ),
     (
-        DifferentialPrivacyClientSideAdaptiveClipping,
-        DifferentialPrivacyClientSideFixedClipping,
-        DifferentialPrivacyServerSideAdaptiveClipping,
-        DifferentialPrivacyServerSideFixedClipping,
+        flowers.DifferentialPrivacyClientSideAdaptiveClipping,
+        flowers.DifferentialPrivacyClientSideFixedClipping,
+        flowers.DifferentialPrivacyServerSideAdaptiveClipping,
+        flowers.DifferentialPrivacyServerSideFixedClipping,
     ): (
         "clips or adds noise a second time, to reports that clients have clipped and randomised already, and "
         "its own accounting would be of something else. Give the strategy that it wraps; a clipping norm "
@@ -69,9 +51,7 @@ _REFUSED: dict[tuple[type[Strategy], ...], str] = {
 }
 _START = ("grid", "initial_arrays", "num_rounds", "timeout", "train_config", "evaluate_config", "evaluate_fn")
 _REDIRECTED = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate", "summary")
-_OF_ONE_REPLY = frozenset(
-    kind.aggregate_train for kind in (FedAvg, FedAvgM, FedAdagrad, FedAdam, FedYogi)
-)  # FedProx has FedAvg's
+_OF_ONE_REPLY = {"FedAvg", "FedAvgM", "FedProx", "FedAdagrad", "FedAdam", "FedYogi"}
 _ARRAY_KEY = "\x00array"
 
 
@@ -114,7 +94,8 @@ def check_strategy(strategy: Strategy) -> None:
 
 def needs_one_reply(strategy: Strategy) -> bool:
     """Whether a strategy, and all that it wraps, aggregate in a way known to work with a single reply."""
-    return all(type(layer).aggregate_train in _OF_ONE_REPLY for layer in layers(strategy))
+    known = {getattr(flowers, name).aggregate_train for name in _OF_ONE_REPLY}
+    return all(type(layer).aggregate_train in known for layer in layers(strategy))
 
 
 def own_start(strategy: Strategy) -> bool:
