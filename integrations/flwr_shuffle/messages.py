@@ -85,7 +85,7 @@ class Wire(Ranged):
             raise ValueError(f"{cls.__name__} has the entries {sorted(entries)}, got {sorted(values)}")
         try:
             return cls(**{name: _entry(entries[name][0], value) for name, value in values.items()})
-        except (TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        except (TypeError, KeyError, AttributeError, OverflowError, RecursionError, StopIteration) as error:
             raise ValueError(f"not a message of the kind {cls.__name__}") from error
 
 
@@ -105,7 +105,7 @@ _entries: Callable[[Any], dict[str, tuple[Any, Any]]] = cache(_fields)
 def _present(kind: Any) -> Any:
     """The type of a value that is not None."""
     given = [each for each in get_args(kind) if each is not NoneType]
-    return given[0] if get_origin(kind) in (Union, UnionType) else kind
+    return given[0] if get_origin(kind) in (Union, UnionType) and len(given) == 1 else kind
 
 
 def _entry(kind: Any, value: Any) -> Any:
@@ -140,6 +140,9 @@ def _made(kind: Any, value: Any) -> Any:
     if _present(kind) is not kind:
         return None if value is None else _made(_present(kind), value)
     inside = get_args(kind)
+    if get_origin(kind) in (Union, UnionType):  # of dataclasses with different fields
+        names = _of_type(dict, value).keys()
+        return _made(next(each for each in inside if {one.name for one in fields(each)} == names), value)
     if get_origin(kind) is tuple:
         return tuple(_made(inside[0], each) for each in _of_type(list, value))
     if get_origin(kind) is dict:
@@ -673,7 +676,7 @@ class AggregateRequest(ServiceRequest):
     """A round's sealed seeds, on their way to one aggregator.
 
     Attributes:
-        largest: the largest count that clients prove; 0 without proofs.
+        terms: what the aggregators have to agree on.
         minimum: fewest clients of which the server wants a sum.
         commitments, envelopes: of each client, the digest of its share, and its seed sealed to this
             aggregator.
@@ -682,10 +685,7 @@ class AggregateRequest(ServiceRequest):
     """
 
     step: Step
-    context: RoundContext
-    layout: ResidueLayout
-    aggregators: list[bytes]
-    largest: Annotated[int, whole_number(at_least=0)] = 0
+    terms: SumTerms | VerifiedTerms
     minimum: Annotated[int, whole_number(at_least=2)]
     commitments: list[bytes]
     envelopes: list[bytes]
@@ -694,36 +694,16 @@ class AggregateRequest(ServiceRequest):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        proven = self.step if self.largest else None
+        proven = self.step if isinstance(self.terms, VerifiedTerms) else None
         messages = self.count if proven is Step.ADD else 0
         found = len(self.commitments), bool(self.verify_key), len(self.messages)
         if found != (self.count, proven is Step.CHECK, messages):
             raise ValueError(f"what comes with the envelopes does not go with the step {self.step}")
-        _ = self.terms  # refuses aggregators that do not go together
-
-    @classmethod
-    def of(cls, terms: SumTerms, **fields: Any) -> Self:
-        """A request of the round with these terms."""
-        return cls(
-            context=terms.context,
-            layout=terms.layout,
-            aggregators=list(terms.aggregators),
-            largest=terms.largest if isinstance(terms, VerifiedTerms) else 0,
-            **fields,
-        )
-
-    @cached_property
-    def terms(self) -> SumTerms:
-        """What the aggregators have to agree on."""
-        context, layout, aggregators = self.context, self.layout, tuple(self.aggregators)
-        if not self.largest:
-            return SumTerms(context=context, layout=layout, aggregators=aggregators)
-        return VerifiedTerms(context=context, layout=layout, aggregators=aggregators, largest=self.largest)
 
     @property
     @override
     def token(self) -> bytes:
-        return self.context.token
+        return self.terms.context.token
 
     @property
     @override
@@ -744,7 +724,7 @@ class AggregateRequest(ServiceRequest):
             minimum=self.minimum,
             commitments=self.commitments,
             envelopes=self.envelopes,
-            further=[self.verify_key, *self.messages] if self.largest else (),
+            further=[self.verify_key, *self.messages] if isinstance(self.terms, VerifiedTerms) else (),
         )
 
     def said(self, answer: Answer) -> Statement:
@@ -757,11 +737,12 @@ class AggregateRequest(ServiceRequest):
         answer = self._answer(content, verifying_key)
         if not self.said(answer).holds(answer.signature, verifying_key=verifying_key):
             raise BatchRefused(Refusal.NOT_PROVEN)
+        proven = isinstance(self.terms, VerifiedTerms)
         if self.step is Step.CHECK:
-            if len(answer.shares) != (self.count - len(answer.rejected) if self.largest else 0):
+            if len(answer.shares) != (self.count - len(answer.rejected) if proven else 0):
                 raise ValueError("there is an answer about each proof of a good envelope")
         elif answer.rejected:
             raise ValueError("all clients that are asked for are added up, or none")
-        elif not self.largest:
-            Residues.from_bytes(answer.total, layout=self.layout)
+        elif not proven:
+            Residues.from_bytes(answer.total, layout=self.terms.layout)
         return answer

@@ -102,7 +102,11 @@ def _aggregated(aggregator: VerifyingAggregator, request: AggregateRequest) -> A
     answer = _added(aggregator, request)
     _log_rejected(answer.rejected.values())
     if answer.total:
-        what = "%d clients whose proofs hold" if request.largest else "the seeds of %d clients"
+        what = (
+            "%d clients whose proofs hold"
+            if isinstance(request.terms, VerifiedTerms)
+            else "the seeds of %d clients"
+        )
         _log.info(f"shuffle: {what} are added up", request.count)
     return replace(answer, signature=aggregator.sign(request.said(answer)))
 

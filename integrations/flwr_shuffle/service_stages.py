@@ -745,8 +745,8 @@ class _Shares:
         """What each aggregator is asked about the replies at some positions."""
         size = sealed_seed_size(self.terms.secret_bytes)
         return [
-            AggregateRequest.of(
-                self.terms,
+            AggregateRequest(
+                terms=self.terms,
                 step=step,
                 commitments=[self.sent[position].commitment for position in kept],
                 envelopes=[self.sent[position].envelopes[start : start + size] for position in kept],

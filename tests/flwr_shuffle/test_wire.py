@@ -32,7 +32,7 @@ from flwr_shuffle.updates import Metric, UpdateTerms
 from mod_harness import adding, app
 
 from shuffle_plugins.mechanisms import MechanismSpec
-from shuffle_plugins.secure_aggregation import ResidueLayout
+from shuffle_plugins.secure_aggregation import ResidueLayout, SumTerms, VerifiedTerms
 from shuffle_plugins.shuffler import BatchRequest, MixedStatement, Refusal, RoundContext
 from shuffle_plugins.shuffler.batches import items_digest
 from shuffle_plugins.shuffler.envelopes import envelope_size
@@ -46,10 +46,9 @@ BATCH = BatchRequest.of(
     PIECE, context=CONTEXT, analyzer_key=bytes(32), mixers=(ServiceKey.generate().public,)
 )
 OUT = [bytes([i]) * BATCH.output_size for i in range(2)]
+TERMS = SumTerms(context=CONTEXT, layout=ResidueLayout(8, 12), aggregators=(b"a" * 32, b"b" * 32))
+PROVEN = VerifiedTerms(context=CONTEXT, layout=TERMS.layout, aggregators=TERMS.aggregators, largest=9)
 SUM: dict[str, Any] = {
-    "context": CONTEXT,
-    "layout": ResidueLayout(8, 12),
-    "aggregators": [bytes([i]) * 32 for i in range(2)],
     "minimum": 2,
     "commitments": [bytes(32), b"c" * 32],
     "envelopes": [b"first", b"second"],
@@ -83,9 +82,9 @@ MESSAGES: dict[str, Wire] = {
     "unable": Unable(code=Refusal.MISCONFIGURED),
     "piece": MixMessage(request=BATCH, first=0, items=PIECE, most=2),
     "part": MixMessage(request=BATCH, first=1, most=2),
-    "check": AggregateRequest(step=Step.CHECK, **SUM),
-    "verify": AggregateRequest(step=Step.CHECK, largest=9, verify_key=bytes(32), **SUM),
-    "add": AggregateRequest(step=Step.ADD, largest=9, messages=[b"x", b"y"], **SUM),
+    "check": AggregateRequest(step=Step.CHECK, terms=TERMS, **SUM),
+    "verify": AggregateRequest(step=Step.CHECK, terms=PROVEN, verify_key=bytes(32), **SUM),
+    "add": AggregateRequest(step=Step.ADD, terms=PROVEN, messages=[b"x", b"y"], **SUM),
     "batch": Answer(
         token=CONTEXT.token,
         said=MixedStatement(
@@ -156,6 +155,7 @@ def test_a_service_nodes_message_comes_alone() -> None:
             RoleQuestion.from_content(other)
 
 
+TERMS_TEXT = str(MESSAGES["check"].to_record()["terms"])
 TWICE = '{"name": "loss", "low": 0, "high": 1}'
 SHARES = '{"check_seed": "%s", "aggregators": "%s", "clients": %s}'
 
@@ -186,10 +186,11 @@ SHARES = '{"check_seed": "%s", "aggregators": "%s", "clients": %s}'
         ("sum", {"rejected": '{"1": "because"}'}),
         ("check", {"step": '"mix"'}),
         ("check", {"commitments": [bytes(32)]}),
-        ("check", {"aggregators": [bytes(32)] * 2}),
-        ("check", {"largest": 9}),
+        ("check", {"terms": TERMS_TEXT.replace("62" * 32, "61" * 32)}),
+        ("check", {"terms": TERMS_TEXT[:-1] + ', "largest": 9}'}),
+        ("check", {"terms": TERMS_TEXT[:-1] + ', "smallest": 9}'}),
         ("verify", {"verify_key": b"short"}),
-        ("verify", {"largest": 1 << 62}),
+        ("verify", {"terms": TERMS_TEXT[:-1] + ', "largest": %s}' % (1 << 62)}),
         ("verify", {"messages": [b"", b""]}),
         ("add", {"messages": [b"x"]}),
     ],

@@ -42,10 +42,7 @@ from thinning import first_fast
 
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.protocols import BallSum, PoissonBinomialSum, UnaryL1Sum, VectorSum
-from shuffle_plugins.secure_aggregation import (
-    Expansion,
-    sealed_seed_size,
-)
+from shuffle_plugins.secure_aggregation import Expansion, SumTerms, sealed_seed_size
 from shuffle_plugins.shuffler import Refusal
 from shuffle_plugins.shuffler.keys import ServiceKey, SigningKey, public_key_bytes
 
@@ -492,7 +489,7 @@ def test_a_server_that_tells_one_client_another_check_does_not_get_its_counts(ru
     ids=["size", "bits", "promised", "fingerprint", "token", "run", "aggregators"],
 )
 def test_an_aggregator_that_is_told_another_round_opens_nothing(
-    run: SharedRun, change: Callable[[AggregateRequest], dict[str, Any]]
+    run: SharedRun, change: Callable[[SumTerms], dict[str, Any]]
 ) -> None:
     """Were it to expand fewer bits of each number, or more clients' rounds at once, it would tell more."""
 
@@ -500,7 +497,8 @@ def test_an_aggregator_that_is_told_another_round_opens_nothing(
         for message in messages:
             if _asks(message):
                 asked = AggregateRequest.from_content(message.content)
-                message.content = replace(asked, **change(asked)).to_content()
+                terms = replace(asked.terms, **change(asked.terms))
+                message.content = replace(asked, terms=terms).to_content()
         return messages
 
     run.grid.relay = relay
