@@ -85,7 +85,7 @@ class Wire(Ranged):
             raise ValueError(f"{cls.__name__} has the entries {sorted(entries)}, got {sorted(values)}")
         try:
             return cls(**{name: _entry(entries[name][0], value) for name, value in values.items()})
-        except (TypeError, KeyError, AttributeError, OverflowError, RecursionError, StopIteration) as error:
+        except (TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             raise ValueError(f"not a message of the kind {cls.__name__}") from error
 
 
@@ -142,7 +142,7 @@ def _made(kind: Any, value: Any) -> Any:
     inside = get_args(kind)
     if get_origin(kind) in (Union, UnionType):  # of dataclasses with different fields
         names = _of_type(dict, value).keys()
-        return _made(next(each for each in inside if {one.name for one in fields(each)} == names), value)
+        [kind] = [each for each in inside if {one.name for one in fields(each)} == names]
     if get_origin(kind) is tuple:
         return tuple(_made(inside[0], each) for each in _of_type(list, value))
     if get_origin(kind) is dict:
