@@ -65,13 +65,6 @@ def test_an_update_and_its_bit_lie_in_the_mechanisms_ball(name, length):
     assert share == (1.0 if length <= 0.5 else 0.0)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_an_update_that_is_not_finite_is_a_failure(value):
-    mechanism = MechanismSpec(name="laplace", local_epsilon=2.0, radius=1.0).build(dim=DIM + 1)
-    with pytest.raises(ValueError, match="not finite"):
-        UpdateTerms(clipping_norm=0.5).prepared(torch.full((DIM,), value), mechanism)
-
-
 @pytest.mark.slow
 def test_the_norm_finds_the_quantile_and_costs_no_epsilon():
     """Updates of length 1 to 20; the norm starts at 1 and should come near their median."""

@@ -22,7 +22,6 @@ from flwr.cli.build import build_fab_from_disk
 from flwr.clientapp import ClientApp
 from flwr.clientapp.client_app import LoadClientAppError
 from flwr.clientapp.typing import ClientAppCallable
-from flwr.common.config import get_flwr_home
 from flwr_shuffle import ShuffleMod
 from flwr_shuffle.guard import REVIEWED_APPS, check_reviewed, guarded
 from flwr_shuffle.messages import ClientRefusal
@@ -54,30 +53,6 @@ def test_a_list_of_reviewed_apps_is_all_that_runs(tmp_path: Path, monkeypatch: p
     check_reviewed(b"known")
     with pytest.raises(LoadClientAppError, match="it was not run"):
         check_reviewed(b"any")
-
-
-def test_flowers_program_asks_the_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it unpacks an app, and when its own loader has loaded one."""
-    for name in ("install_from_fab", "get_project_dir", "get_load_client_app_fn"):
-        monkeypatch.setattr(run_clientapp, name, getattr(run_clientapp, name))
-    homes: list[Path] = []
-    monkeypatch.setattr(flwr_shuffle.guard, "flwr_clientapp", lambda: homes.append(get_flwr_home()))
-    monkeypatch.setattr(sys, "argv", ["guard.py"])
-    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
-    flwr_shuffle.guard.guarded_program()
-    monkeypatch.setenv(REVIEWED_APPS, str(tmp_path / "none"))
-    flwr_shuffle.guard.guarded_program()
-    shared, own = homes
-    assert shared == tmp_path != own  # no app lies there that somebody changed
-    with pytest.raises(LoadClientAppError, match="cannot be read"):
-        run_clientapp.install_from_fab(b"any", skip_prompt=True)
-    (tmp_path / "unguarded_app.py").write_text("from flwr.clientapp import ClientApp\napp = ClientApp()\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    load = run_clientapp.get_load_client_app_fn(
-        default_app_ref="unguarded_app:app", app_path=str(tmp_path), multi_app=False
-    )
-    with pytest.raises(LoadClientAppError, match="whose first mod is not ShuffleMod"):
-        load("", "", "")
 
 
 def test_no_folder_but_the_unpacked_one_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

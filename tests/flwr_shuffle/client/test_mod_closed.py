@@ -106,16 +106,6 @@ def test_the_app_cannot_open_what_an_operator_left_closed(monkeypatch: pytest.Mo
     assert mod(message, _context({"partition-id": 1}), _dot).error.reason == ClientRefusal.NOT_ALLOWED
 
 
-@pytest.mark.parametrize(
-    "config",
-    [{"shuffle-allow-evaluate": "true"}, {"shuffle-allow-evaluate": 1}, {"shuffle-alow-evaluate": True}],
-)
-def test_a_mistyped_permission_is_none(config: dict[str, Any]) -> None:
-    InProcessGrid(app(_dot), num_nodes=1)
-    message = question({"w": SECRET}, None, node=2, kind="evaluate")
-    assert ShuffleMod()(message, _context(config), _dot).error.reason == ClientRefusal.BAD_SETTINGS
-
-
 @pytest.mark.parametrize("query", [Role.MIXER.question, Role.MIXER.work])
 @pytest.mark.parametrize("registered", [True, False])
 def test_a_client_says_no_more_than_that_it_is_not_the_mixer(query: str, registered: bool) -> None:
