@@ -17,7 +17,8 @@ from shuffle_plugins.accounting.federated.rounds import (
     as_tuples,
     distinct_participants,
 )
-from shuffle_plugins.ledger.database import Database, LedgerError, StrPath
+from shuffle_plugins.core.database import Database, StrPath
+from shuffle_plugins.ledger.client import LedgerError
 
 _ERA = "#"  # stands between the names of a run and of an era of it
 
@@ -70,6 +71,7 @@ class BudgetFile(Database):
 
     WHAT = "budget ledger"
     APPLICATION_ID = 0x53504247
+    ERROR = LedgerError
     SCHEMA = (
         "CREATE TABLE about (neighbouring_relation TEXT NOT NULL) STRICT",
         f"INSERT INTO about VALUES ('{NEIGHBOURING_RELATION}')",

@@ -13,13 +13,17 @@ from sqlite3 import Connection
 from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 
 from shuffle_plugins.core import checks
+from shuffle_plugins.core.database import Database, StrPath
 from shuffle_plugins.core.ranges import Delta, Ranged, TargetEpsilon, whole_number
-from shuffle_plugins.ledger.database import Database, StrPath, application_of
 
 if TYPE_CHECKING:
     from shuffle_plugins.accounting import Round, ShuffleAccountant
 
 _ROUNDING = 1e-9  # relative, by which a sum of many ε0 may exceed a limit that it should be equal to
+
+
+class LedgerError(ValueError):
+    """The file is no ledger, is damaged or locked, or what is to be entered contradicts what is in it."""
 
 
 class Refused(StrEnum):
@@ -221,6 +225,7 @@ class ClientLedger(Database):
 
     WHAT = "client's ledger"
     APPLICATION_ID = 0x5350434C
+    ERROR = LedgerError
     SCHEMA = (
         """CREATE TABLE reports (
             token BLOB PRIMARY KEY NOT NULL,
@@ -283,7 +288,11 @@ class ClientLedger(Database):
 
 def is_client_ledger(path: StrPath) -> bool:
     """Whether a file is a client's ledger, of any version; False if it is none, or something else."""
-    return application_of(path) == ClientLedger.APPLICATION_ID
+    try:
+        with open(path, "rb") as file:
+            return file.read(72)[68:] == ClientLedger.APPLICATION_ID.to_bytes(4, "big")  # SQLite's header
+    except OSError:
+        return False
 
 
 def read_reports(path: StrPath) -> dict[str, dict[Charged, int]]:

@@ -19,6 +19,7 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.accounting.statement import Guarantee, StatedTarget
 from shuffle_plugins.core import checks
+from shuffle_plugins.core.database import StrPath
 from shuffle_plugins.ledger.budget import (
     BudgetFile,
     LedgerRound,
@@ -30,11 +31,11 @@ from shuffle_plugins.ledger.budget import (
 from shuffle_plugins.ledger.client import (
     Charged,
     ClientSpending,
+    LedgerError,
     accountant_of,
     is_client_ledger,
     read_reports,
 )
-from shuffle_plugins.ledger.database import LedgerError, StrPath
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,8 +26,8 @@ from shuffle_plugins.shuffler.envelopes import (
     layer_size,
     ticket_size,
 )
-from shuffle_plugins.shuffler.keys import KEY_BYTES, ServicePublicKey
-from shuffle_plugins.shuffler.service import Statement, encoded_number, statement
+from shuffle_plugins.shuffler.keys import KEY_BYTES, ServicePublicKey, has_signed
+from shuffle_plugins.shuffler.service import encoded_number, statement
 from shuffle_plugins.shuffler.shuffler import (
     DIGEST_BYTES,
     BatchRefused,
@@ -207,9 +207,9 @@ class BatchRequest(_Text):
 
     def digest(self) -> bytes:
         """32 bytes that differ wherever two requests differ."""
-        return statement(b"shuffle-plugins/4 mixer request", self.to_json().encode()).digest
+        return statement(b"shuffle-plugins/4 mixer request", self.to_json().encode())
 
-    def statement(self, said: MixedStatement) -> Statement:
+    def statement(self, said: MixedStatement) -> bytes:
         """What the mixer that is asked signs of the batch that it gives back."""
         return self._statement(said, position=self.position)
 
@@ -217,7 +217,7 @@ class BatchRequest(_Text):
         """Check that the mixers before have signed their statements, for this round and cascade."""
         for place, said in enumerate(self.previous):
             by_it = self._statement(said, position=place)
-            signed = by_it.holds(said.signature, verifying_key=self.mixers[place].verifying)
+            signed = has_signed(self.mixers[place].verifying, said.signature, by_it)
             if not signed or len(said.masks) != len(self.mixers) - 1 - place or said.count != self.count:
                 raise BatchRefused(Refusal.NOT_PROVEN)
 
@@ -228,7 +228,7 @@ class BatchRequest(_Text):
         Raises:
             BatchRefused: NOT_PROVEN if it has not signed it.
         """
-        signed = self.statement(said).holds(said.signature, verifying_key=self.verifying_key)
+        signed = has_signed(self.verifying_key, said.signature, self.statement(said))
         if said.request != self.digest() or not signed:
             raise BatchRefused(Refusal.NOT_PROVEN)
         clients, rest = divmod(said.count, self.context.reports)
@@ -248,7 +248,7 @@ class BatchRequest(_Text):
         if len(set(items)) < len(items):
             raise ValueError("the same report twice: every one is sealed anew")
 
-    def _statement(self, said: MixedStatement, *, position: int) -> Statement:
+    def _statement(self, said: MixedStatement, *, position: int) -> bytes:
         binding = cascade_binding(
             context=self.context, analyzer_key=self.analyzer_key, mixer_keys=self.mixer_keys
         )

@@ -37,7 +37,6 @@ from shuffle_plugins.shuffler.keys import (
     public_key_bytes,
     write_private_key,
 )
-from shuffle_plugins.shuffler.service import Statement
 
 
 @pytest.fixture
@@ -547,8 +546,8 @@ class Signer:
     minimum = 3
     public_key = key.public
 
-    def sign(self, statement: Statement) -> bytes:
-        return statement.signed(self.key.signing)
+    def sign(self, statement: bytes) -> bytes:
+        return self.key.signing.sign(statement)
 
 
 MIXER = cast(Mixer, Signer())
