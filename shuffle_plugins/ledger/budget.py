@@ -10,7 +10,7 @@ from functools import lru_cache
 from sqlite3 import Connection
 from typing import Any
 
-from shuffle_plugins.accounting import NEIGHBOURING_RELATION, FederatedAccountant, FederatedRound, Method
+from shuffle_plugins.accounting import FederatedAccountant, FederatedRound, Method
 from shuffle_plugins.accounting.federated.rounds import (
     RecordedRound,
     RoundKind,
@@ -24,32 +24,24 @@ _ERA = "#"  # stands between the names of a run and of an era of it
 
 
 class RoundState(StrEnum):
-    """How far a round has come, as the ledger has it.
+    """How far a round has come, as the ledger has it."""
 
-    ``OPEN``: begun; charged the most it can still cost. ``RECEIVED``: charged at what was received, and
-    free to be released. ``COMPLETE``: released, and its checkpoint saved. ``REFUSED``: nothing was released.
-    """
-
-    OPEN = "open"
-    RECEIVED = "received"
-    COMPLETE = "complete"
-    REFUSED = "refused"
+    OPEN = "open"  # begun; charged the most it can still cost
+    RECEIVED = "received"  # charged at what was received, and free to be released
+    COMPLETE = "complete"  # released, and its checkpoint saved
+    REFUSED = "refused"  # nothing was released
 
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerRound:
-    """One round as it stands in the ledger.
-
-    ``charged`` is None if it was refused before anybody learnt anything, ``participants`` if nobody knows who
-    answered.
-    """
+    """One round as it stands in the ledger."""
 
     token: bytes
     run: str
     server_round: int
     state: RoundState
-    charged: FederatedRound | None
-    participants: int | None
+    charged: FederatedRound | None  # None if it was refused before anybody learnt anything
+    participants: int | None  # None if nobody knows who answered
 
     @property
     def released(self) -> bool:
@@ -73,8 +65,6 @@ class BudgetFile(Database):
     APPLICATION_ID = 0x53504247
     ERROR = LedgerError
     SCHEMA = (
-        "CREATE TABLE about (neighbouring_relation TEXT NOT NULL) STRICT",
-        f"INSERT INTO about VALUES ('{NEIGHBOURING_RELATION}')",
         """CREATE TABLE rounds (
             id INTEGER PRIMARY KEY,
             token BLOB NOT NULL UNIQUE,
@@ -112,20 +102,6 @@ class BudgetFile(Database):
         ) STRICT""",
     )
 
-    def __init__(self, path: StrPath, *, create: bool = True) -> None:
-        super().__init__(path, create=create)
-        try:
-            with self.reading() as connection:
-                relations = connection.execute("SELECT neighbouring_relation FROM about").fetchall()
-            if relations != [(NEIGHBOURING_RELATION,)]:
-                raise LedgerError(
-                    f"{path} counts for other neighbours than {NEIGHBOURING_RELATION}: its ε cannot be "
-                    "continued"
-                )
-        except BaseException:
-            self.close()
-            raise
-
 
 class BudgetLedger(BudgetFile):
     """The rounds of one model in a file, each entered before anything of it can leak.
@@ -140,7 +116,6 @@ class BudgetLedger(BudgetFile):
         model: whose budget it is. Models trained on the same people's data share one budget only if they
             share a name.
         app: name of the app that the budget belongs to; by default the run's own, ``publisher/name``.
-        method: how upper bounds compose, as for :class:`~shuffle_plugins.accounting.FederatedAccountant`.
     """
 
     def __init__(
@@ -189,8 +164,7 @@ class BudgetLedger(BudgetFile):
 
         Args:
             token: bytes that name the round; never used before.
-            run: name of the run, without a ``#``.
-            server_round: number of the round in it.
+            run, server_round: name of the run, without a ``#``, and number of the round in it.
             worst: the round at its costliest: with the fewest reports that are accepted.
         """
         if not isinstance(token, bytes) or not token:
@@ -223,7 +197,6 @@ class BudgetLedger(BudgetFile):
         """Enter what an open round cost, before anything computed from its reports is released.
 
         Args:
-            token: of the round.
             actual: the round at the number of reports received.
             participants: names of the clients that answered; None if they are not known, and then everybody
                 is taken to have answered.

@@ -39,12 +39,9 @@ class Refused(StrEnum):
 
 
 class Charged(NamedTuple):
-    """What a client was charged for one report; ``shuffled`` is the round it was promised to be in, as JSON.
+    """What a client was charged for one report."""
 
-    If nothing was promised (None), it counts as a report that everybody sees.
-    """
-
-    shuffled: str | None
+    shuffled: str | None  # the round it was promised to be in, as JSON; None if everybody may see it
     local_epsilon: float
     local_delta: float
 
@@ -135,20 +132,16 @@ class ClientLimits(Ranged):
 
 @dataclass(frozen=True, kw_only=True)
 class ClientSpending:
-    """What a client has spent: number of reports, Σ ε0 and Σ δ0, its guarantee if nobody is trusted.
-
-    ``epsilon`` is the certified ε against a server that knows when it took part, as of :func:`epsilon_of`;
-    infinite if there is none, or no δ was given.
-    """
+    """What a client has spent: number of reports, Σ ε0 and Σ δ0, its guarantee if nobody is trusted."""
 
     reports: int
     local_epsilon: float
     local_delta: float
-    epsilon: float = math.inf
+    epsilon: float = math.inf  # of :func:`epsilon_of`; infinite if there is none, or no δ was given
 
     @classmethod
     def of(cls, history: Mapping[Charged, int], *, delta: float | None = None) -> Self:
-        """What a history adds up to: how often the client was charged for what."""
+        """What a history adds up to."""
         return cls(
             reports=sum(history.values()),
             local_epsilon=math.fsum(charged.local_epsilon * count for charged, count in history.items()),
@@ -220,7 +213,7 @@ class ClientLedger(Database):
     """A client's reports in a file: charged before they are made, so that a crash over-counts.
 
     Several processes may use one file at a time; together they stay within the limits. The file is made if it
-    is not there; errors are those of a :class:`BudgetLedger`.
+    is not there.
     """
 
     WHAT = "client's ledger"
@@ -255,9 +248,7 @@ class ClientLedger(Database):
         """Charge one report. It is on the disk when this returns; make the report only then.
 
         Args:
-            run, server_round: which round asks.
             token: random id of the round; each is charged once and then refused.
-            mechanism: name of the randomizer.
             local_epsilon, local_delta: of the report; ε0 of a share of a multi-message sum is infinite.
             limits: what the client agrees to over everything in this file, or ReportRefused.
             shuffled: the round that the report is promised to be in, by :func:`written`; None if it may be
@@ -296,7 +287,7 @@ def is_client_ledger(path: StrPath) -> bool:
 
 
 def read_reports(path: StrPath) -> dict[str, dict[Charged, int]]:
-    """How often a client was charged for what, by run in the order of their first report. Only reads."""
+    """How often a client was charged for what, by run in the order of their first report."""
     with ClientLedger(path, create=False) as database, database.reading() as connection:
         rows = connection.execute(
             "SELECT run, shuffled, local_epsilon, local_delta, count(*) FROM reports "

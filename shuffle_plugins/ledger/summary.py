@@ -40,17 +40,11 @@ from shuffle_plugins.ledger.client import (
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """Rounds of a run, or of a model over all its runs, and what they cost.
+    """Rounds of a run, or of a model over all its runs, and what they cost."""
 
-    Attributes:
-        rounds: number of rounds in each state.
-        reports: reports received.
-        spending: their cost; rounds left open are charged the most they can have cost.
-    """
-
-    rounds: dict[RoundState, int]
-    reports: int
-    spending: FederatedSpending
+    rounds: dict[RoundState, int]  # how many in each state
+    reports: int  # received
+    spending: FederatedSpending  # rounds left open are charged the most they can have cost
 
     @classmethod
     def of(cls, rounds: Sequence[LedgerRound], spending: FederatedSpending) -> Spent:
@@ -69,17 +63,10 @@ _Part = TypeVar("_Part", Spent, ClientSpending)
 
 @dataclass(frozen=True, kw_only=True)
 class Budget(Generic[_Part]):
-    """What one model has cost, or one client has spent; ε of runs compose and do not add up.
+    """What one model has cost, or one client has spent; ε of runs compose and do not add up."""
 
-    Attributes:
-        model: name of the model; None for a client.
-        runs: each run's part, by its name, in the order they began.
-        total: all runs together.
-        delta: δ of every ε.
-    """
-
-    model: str | None
-    runs: dict[str, _Part]
+    model: str | None  # None for a client
+    runs: dict[str, _Part]  # in the order they began
     total: _Part
     delta: float
 
@@ -87,32 +74,30 @@ class Budget(Generic[_Part]):
 def read_budget(path: StrPath, *, delta: float, model: str | None = None) -> list[Budget[Spent]]:
     """The budgets, of one model or all, in a file that others may be writing to.
 
-    Raises:
-        FileNotFoundError: if there is no such file.
-        LedgerError: if it is no budget ledger, or has no rounds of ``model``.
-        ValueError: if ``delta`` is out of range, or less than what the rounds' own δ0 adds up to.
+    A ValueError if ``delta`` is less than what the rounds' own δ0 adds up to.
     """
     with BudgetFile(path, create=False) as database, database.reading() as connection:
-        kept = []
+        kept = {}
         for name in _models(connection, path, model):
             rounds = read_rounds(connection, name)
             runs = list(dict.fromkeys(each.run for each in rounds))
-            parts = {run: read_accountant(connection, name, run=run) for run in runs if len(runs) > 1}
-            kept.append((name, rounds, read_accountant(connection, name), runs, parts))
+            asked = runs if len(runs) == 1 else [*runs, None]  # None: of all runs together
+            kept[name] = rounds, {run: read_accountant(connection, name, run=run) for run in asked}
     # The file is free again: composing may take a second.
     budgets = []
-    for name, rounds, whole, runs, parts in kept:
-        total = Spent.of(rounds, whole.spending(delta))
-        by_run = {
-            run: Spent.of([each for each in rounds if each.run == run], part.spending(delta))
-            for run, part in parts.items()
+    for name, (rounds, accountants) in kept.items():
+        parts = {
+            run: Spent.of([each for each in rounds if run in (None, each.run)], part.spending(delta))
+            for run, part in accountants.items()
         }
-        budgets.append(Budget(model=name, runs=by_run or {runs[0]: total}, total=total, delta=delta))
+        total = list(parts.values())[-1]
+        by_run = {run: part for run, part in parts.items() if run is not None}
+        budgets.append(Budget(model=name, runs=by_run, total=total, delta=delta))
     return budgets
 
 
 def read_client_budget(path: StrPath, *, delta: float) -> Budget[ClientSpending]:
-    """What is in a client's ledger, which others may be writing to; errors as of :func:`read_budget`."""
+    """What is in a client's ledger, which others may be writing to."""
     runs = read_reports(path)
     return Budget(
         model=None,
@@ -151,12 +136,8 @@ def read_statement(
 ) -> PrivacyStatement:
     """The privacy statement of a budget ledger's model, or of a client's ledger; only reads.
 
-    Args:
-        path: the ledger.
-        delta: δ in (0, 1) of every ε.
-        model: whose budget it is; needed where the ledger holds several.
-        unit, target_epsilon: as of :meth:`PrivacyStatement.of`.
-        target_adversary: against whom the budget is; of a client's ledger it is always the server.
+    ``model`` is needed where the ledger holds several. The target's adversary is that of the budget; of a
+    client's ledger it is always the server.
     """
     if is_client_ledger(path):
         if model is not None:

@@ -76,13 +76,12 @@ class MixedStatement(_Text):
     """What a mixer says, signed, of a batch that it gives back.
 
     Attributes:
-        request: digest of the request that it answers, 32 bytes.
+        request: digest of the request that it answers.
         answered: good items that it was given, dummies included.
         rejected: why items were dropped, by their positions among all.
-        count: how many items it gives back.
-        outputs: their digest, 32 bytes (:func:`items_digest`).
+        count: how many items it gives back, of which ``outputs`` is the digest.
         masks: sums of clients' masks for each mixer after this one, in order.
-        signature: of all this, of the cascade, the round, and the mixer's place, 64 bytes.
+        signature: of all this, of the cascade, the round, and the mixer's place.
     """
 
     request: Annotated[bytes, bytes_of(DIGEST_BYTES)]
@@ -106,15 +105,13 @@ class BatchRequest(_Text):
     """What a server asks of one mixer of a cascade for one round; the items themselves travel apart.
 
     Attributes:
-        context: the round.
-        analyzer_key: public key to which clients sealed their reports, 32 bytes.
+        analyzer_key: public key to which clients sealed their reports.
         mixers: public keys of all mixers in the order in which they work; one for a single mixer.
         position: place in the cascade of the mixer that is asked, from 0.
-        minimum: fewest reports with which the server wants a batch, at least 2. The largest of this, of what
-            clients were promised (``context.minimum``), and of the mixer's own minimum holds.
+        minimum: fewest reports with which the server wants a batch. The largest of this, of what clients were
+            promised (``context.minimum``), and of the mixer's own minimum holds.
         size: bytes of every item: a layer, and at a later mixer one of the tickets after it.
-        count: how many items there are, at least 1.
-        inputs: their digest, 32 bytes (:func:`items_digest`).
+        count: how many items there are, of which ``inputs`` is the digest.
         previous: what the mixers before have signed, in order; the last of them gave back these layers.
     """
 
@@ -182,11 +179,6 @@ class BatchRequest(_Text):
         return tuple(key.sealing for key in self.mixers)
 
     @property
-    def verifying_key(self) -> bytes:
-        """The key by which the signatures of the mixer that is asked are checked."""
-        return self.mixers[self.position].verifying
-
-    @property
     def layer_bytes(self) -> int:
         """Bytes of the layer at the beginning of every item."""
         return self.size - ticket_size(mixers=len(self.mixers), position=self.position)
@@ -222,13 +214,11 @@ class BatchRequest(_Text):
                 raise BatchRefused(Refusal.NOT_PROVEN)
 
     def check_said(self, said: MixedStatement) -> None:
-        """Check that the mixer that is asked has signed a statement for this request, and that its numbers
-        add up.
+        """Check that the mixer that is asked has signed a statement, and that its numbers add up.
 
-        Raises:
-            BatchRefused: NOT_PROVEN if it has not signed it.
+        BatchRefused (NOT_PROVEN) if it has not signed it for this request.
         """
-        signed = has_signed(self.verifying_key, said.signature, self.statement(said))
+        signed = has_signed(self.mixers[self.position].verifying, said.signature, self.statement(said))
         if said.request != self.digest() or not signed:
             raise BatchRefused(Refusal.NOT_PROVEN)
         clients, rest = divmod(said.count, self.context.reports)
@@ -237,11 +227,7 @@ class BatchRequest(_Text):
             raise ValueError("not as many good and bad items as were sent, or more reports than good ones")
 
     def check_outputs(self, items: Sequence[bytes], said: MixedStatement) -> None:
-        """Check that items are those that the mixer has signed, none of them twice.
-
-        Raises:
-            BatchRefused: NOT_PROVEN if they are others.
-        """
+        """Check that items are those that the mixer has signed (or NOT_PROVEN), none of them twice."""
         sizes = {len(item) for item in items}
         if sizes != {self.output_size} or items_digest(items, size=self.output_size) != said.outputs:
             raise BatchRefused(Refusal.NOT_PROVEN)

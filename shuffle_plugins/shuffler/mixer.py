@@ -25,15 +25,10 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from shuffle_plugins.core.ranges import Count, Ranged
 from shuffle_plugins.shuffler.batches import BatchRequest, MixedStatement, items_digest
-from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, Opened, agree
+from shuffle_plugins.shuffler.envelopes import MODULUS, EnvelopeOpener, Opened
 from shuffle_plugins.shuffler.keys import ServicePublicKey
 from shuffle_plugins.shuffler.service import BatchService
 from shuffle_plugins.shuffler.shuffler import BatchRefused, Refusal, ShuffleError
-
-_REQUEST, _INPUTS, _MIXING, _OUTPUTS = "request", "inputs", "mixing", "outputs"
-_FOLDER_BYTES = 1 << 16  # that a batch counts for, however small: files take whole blocks of a disk
-_ABANDONED_SECONDS = 86400.0  # a batch that nobody has touched for a day is removed
-_READ_BYTES = 1 << 22
 
 
 class Mixer(BatchService):
@@ -61,16 +56,13 @@ class Mixer(BatchService):
     ) -> MixedStatement:
         """Mix a batch of a round that is recorded as spent; the caller sees to it that it happens once.
 
+        An item is dropped for UNREADABLE or UNKNOWN_SIGNER, and for DUPLICATE if one of the same signer came
+        before it.
+
         Args:
             items: those of the request, one after another. All are read before anything is written.
-            outputs: where to write what comes out: the reports, sealed to the analyzer, or layers of the next
-                mixer, in uniformly random order, also those of one client.
-            request: what the server asks.
+            outputs: where to write what comes out, in uniformly random order, also of one client.
             directory: folder of a temporary file as large as the outputs; None for the system's own.
-
-        Returns:
-            The signed statement. An item is dropped for UNREADABLE or UNKNOWN_SIGNER, and for DUPLICATE if
-            one of the same signer came before it.
 
         Raises:
             BatchRefused: UNDER_MINIMUM for too few good reports; at a later mixer of a cascade also
@@ -149,7 +141,7 @@ class _Tally:
             return
         for code in self.rejected.values():
             raise BatchRefused(code, self.rejected)
-        agreed = agree(masked=self._masked, marks=self._marks, masks=earlier_masks)
+        agreed = (self._masked - self._marks - earlier_masks) % MODULUS == 0
         if not (self._whole and agreed):
             raise BatchRefused(Refusal.INCONSISTENT)
 
@@ -166,11 +158,7 @@ class ShuffledFile:
 
     They lie in a file without a name, encrypted under a key that exists in this process alone; in memory are
     eight bytes of each. The operating system removes the file when the process ends, also when it is killed.
-
-    Args:
-        size: bytes of every record.
-        directory: folder of the file; None for the system's own.
-        entropy: where the order comes from; the operating system by default.
+    The order comes from ``entropy``, by default the operating system's.
     """
 
     def __init__(
@@ -226,14 +214,10 @@ def _written(items: Iterable[bytes], file: BinaryIO) -> Iterator[bytes]:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchLimits(Ranged):
-    """How much a mixer takes at once, of all batches under way together, so that no server can fill its disk.
+    """Most items, and bytes of them, of all batches under way together, so that no server fills the disk.
 
     A batch counts with what its server announces, from its first piece until its last one has been given out.
     It is also refused if the disk has no room for it: while it is mixed its files take up to twice its bytes.
-
-    Attributes:
-        most_reports: most items.
-        most_bytes: most bytes of items.
     """
 
     most_reports: Count = 10_000_000
@@ -249,10 +233,8 @@ class BatchSpool:
 
     Args:
         folder: where to keep the files; made if it does not exist, for its owner alone.
-        mixer: mixes the batches.
         cascade: public keys of all mixers in their order, as this mixer's operator has pinned them; empty for
             a single mixer.
-        limits: how much may lie in the folder at once.
     """
 
     def __init__(
@@ -276,13 +258,10 @@ class BatchSpool:
         return said, self.take(request, first=0, most=said.count)
 
     def put(self, request: BatchRequest, items: Sequence[bytes], *, first: int) -> MixedStatement | None:
-        """Take the next piece; ``first`` is how many items have come before. With the last one it is mixed.
+        """Take the next piece; ``first`` is how many items have come before.
 
         The first one begins the batch: if that is too large nothing is kept, and otherwise the round is spent
-        on disk before anything else happens.
-
-        Returns:
-            What the mixer has signed of the batch, after the last piece; None before.
+        on disk before anything else happens. With the last one it is mixed, and signed; before, it is None.
 
         Raises:
             BatchRefused: REPLAYED for a spent round; TOO_LARGE if the batch, with those under way, is beyond
@@ -295,7 +274,7 @@ class BatchSpool:
         with _files():
             folder = self._under_way(request) if first else self._begin(request)
             try:
-                with open(folder / _INPUTS, "ab") as file:
+                with open(folder / "inputs", "ab") as file:
                     come, rest = divmod(file.tell(), request.size)
                     if rest or first != come or {len(item) for item in items} != {request.size}:
                         raise BatchRefused(Refusal.UNREADABLE)
@@ -305,34 +284,32 @@ class BatchSpool:
                     return None
                 if come > request.count:
                     raise BatchRefused(Refusal.UNREADABLE)
-                os.rename(folder / _INPUTS, folder / _MIXING)  # of processes that are asked, one can
+                os.rename(folder / "inputs", folder / "mixing")  # of processes that are asked, one can
                 return self._mixed(request, folder)
             except BaseException:
-                self._remove(folder)
+                shutil.rmtree(folder, ignore_errors=True)
                 raise
 
     def take(self, request: BatchRequest, *, first: int, most: int) -> list[bytes]:
-        """At most so many items of a mixed batch, from a position on. With the last one its files are
-        removed.
+        """At most so many items of a mixed batch, from a position on; its files end with the last one.
 
-        Raises:
-            BatchRefused: WRONG_ROUND if there is no such batch, or it has no such items.
+        BatchRefused (WRONG_ROUND) if there is no such batch, or it has no such items.
         """
         size = request.output_size
         with _files():
             folder = self._under_way(request)
             try:
-                whole = (folder / _OUTPUTS).stat().st_size // size
+                whole = (folder / "outputs").stat().st_size // size
             except FileNotFoundError:
                 raise BatchRefused(Refusal.WRONG_ROUND) from None
             if not 0 <= first < whole or most < 1:
                 raise BatchRefused(Refusal.WRONG_ROUND)
             stop = min(first + most, whole)
-            with open(folder / _OUTPUTS, "rb") as file:
+            with open(folder / "outputs", "rb") as file:
                 file.seek(first * size)
                 taken = [file.read(size) for _ in range(first, stop)]
         if stop == whole:
-            self._remove(folder)
+            shutil.rmtree(folder, ignore_errors=True)
         return taken
 
     def _begin(self, request: BatchRequest) -> Path:
@@ -341,14 +318,14 @@ class BatchSpool:
         if request.context.token in mixer.spent:
             raise BatchRefused(Refusal.REPLAYED)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder = self._batch(request)
+        folder = self._folder / request.context.token.hex()
         try:
             folder.mkdir(mode=0o700)
         except FileExistsError:  # another process begins it, or was killed before it spent the round
             raise BatchRefused(Refusal.REPLAYED) from None
         try:
-            (folder / _REQUEST).write_text(request.to_json())
-            (folder / _INPUTS).touch(mode=0o600)
+            (folder / "request").write_text(request.to_json())
+            (folder / "inputs").touch(mode=0o600)
             self._make_room(request, own=folder)
             mixer.spent.spend(request.context.token)
             if request.mixers != self._cascade or request.mixers[request.position] != mixer.public_key:
@@ -358,13 +335,13 @@ class BatchSpool:
                 )
             request.check_previous()
         except BaseException:
-            self._remove(folder)
+            shutil.rmtree(folder, ignore_errors=True)
             raise
         return folder
 
     def _mixed(self, request: BatchRequest, folder: Path) -> MixedStatement:
         """Mix what has come, if it is what the request says, and sign what comes out of it."""
-        path, split = folder / _MIXING, request.layer_bytes
+        path, split = folder / "mixing", request.layer_bytes
         good = items_digest(_records(path, request.size), size=request.size) == request.inputs
         if good and request.previous:
             layers = (item[:split] for item in _records(path, request.size))
@@ -376,16 +353,13 @@ class BatchSpool:
             yield from _records(path, request.size)
             os.unlink(path)  # before outputs take its place on the disk
 
-        with open(folder / _OUTPUTS, "xb") as outputs:
+        with open(folder / "outputs", "xb") as outputs:
             return self._mixer.mix_spent(items(), outputs, request=request, directory=folder)
 
-    def _batch(self, request: BatchRequest) -> Path:
-        return self._folder / request.context.token.hex()
-
     def _under_way(self, request: BatchRequest) -> Path:
-        folder = self._batch(request)
+        folder = self._folder / request.context.token.hex()
         try:
-            begun = (folder / _REQUEST).read_text()
+            begun = (folder / "request").read_text()
         except FileNotFoundError:
             raise BatchRefused(Refusal.WRONG_ROUND) from None
         if begun != request.to_json():
@@ -395,7 +369,7 @@ class BatchSpool:
     def _make_room(self, request: BatchRequest, *, own: Path) -> None:
         """Check that the new batch, with those under way, is within the limits and fits on the disk.
 
-        Before that, remove what batches that ended early have left: those of the same run or a day ago.
+        First it removes what batches that ended early have left: those of the same run or a day ago.
         """
         reports = size = coming = 0  # coming: bytes that may still be written
         for folder in self._folder.glob("[0-9a-f]" * 32):
@@ -403,20 +377,17 @@ class BatchSpool:
             with suppress(FileNotFoundError, ValueError):  # it is over meanwhile, or was killed as it began
                 age = time.time() - folder.stat().st_mtime
                 there = sum(file.stat().st_size for file in folder.iterdir())
-                batch = BatchRequest.from_json((folder / _REQUEST).read_text())
-            ended = age > _ABANDONED_SECONDS or (batch and batch.context.run == request.context.run)
+                batch = BatchRequest.from_json((folder / "request").read_text())
+            ended = age > 86400.0 or (batch and batch.context.run == request.context.run)
             if folder != own and ended:
-                self._remove(folder)
+                shutil.rmtree(folder, ignore_errors=True)
             elif batch is not None:
                 reports += batch.count * batch.context.reports
-                size += batch.count * batch.size + _FOLDER_BYTES
+                size += batch.count * batch.size + (1 << 16)  # files take whole blocks of a disk
                 coming += max(0, 2 * batch.count * batch.size - there)
         beyond = reports > self._limits.most_reports or size > self._limits.most_bytes
         if beyond or coming > shutil.disk_usage(self._folder).free:
             raise BatchRefused(Refusal.TOO_LARGE)
-
-    def _remove(self, folder: Path) -> None:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -430,6 +401,6 @@ def _files() -> Iterator[None]:
 
 def _records(path: Path, size: int) -> Iterator[bytes]:
     """The records of a file, one after another."""
-    with open(path, "rb", buffering=max(size, _READ_BYTES)) as file:
+    with open(path, "rb", buffering=max(size, 1 << 22)) as file:
         while record := file.read(size):
             yield record

@@ -112,7 +112,7 @@ class SpentTokens:
 
 
 def state_beside(key_file: Path | str) -> Path:
-    """The default path of a mixer's state file: the key file's name and ``.rounds``."""
+    """The default path of a mixer's state file."""
     return Path(f"{key_file}.rounds")
 
 
@@ -120,17 +120,12 @@ class BatchService:
     """Takes the sealed envelopes of a round's clients, and serves each round once.
 
     Args:
-        key: the service's private keys; clients and the server pin the public ones.
         enrolled: public signing keys of the clients that may take part.
         minimum: fewest reports that are given out, or added up; at least 2.
         state: the file of spent rounds that was made with the key (:meth:`SpentTokens.create`).
-
-    Attributes:
-        role: what the service does, as it stands in its signed statement of who it is.
-        spent: the rounds that it has begun.
     """
 
-    role: ClassVar[str]
+    role: ClassVar[str]  # what the service does, as it stands in its signed statement of who it is
 
     def __init__(
         self, *, key: ServiceKey, enrolled: frozenset[bytes], minimum: int, state: Path | str

@@ -138,7 +138,9 @@ def attack(
         else:
             asked = requests[name]
             try:
-                found = asked.read(answer.content, verifying_key=asked.request.verifying_key)
+                found = asked.read(
+                    answer.content, verifying_key=asked.request.mixers[asked.request.position].verifying
+                )
             except BatchRefused as refused:
                 outcomes[name] = str(refused.code)
                 continue
