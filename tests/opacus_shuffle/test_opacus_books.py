@@ -79,7 +79,7 @@ def test_a_release_by_hand_is_recorded_before_it_is_written_and_happens_once(mak
 
 def test_a_part_of_a_poisson_round_is_not_released_by_hand(make_private: Any) -> None:
     engine, module, optimizer, _ = make_private(sampling="poisson")
-    optimizer.expect_batch(Delivery(rows=8, round=-1, part=0, parts=2))
+    optimizer.expect_batch(Delivery(rows=8, part=0, parts=2))
     backward(module, optimizer, (torch.randn(8, 6), torch.zeros(8).long()))
     optimizer.clip_and_accumulate()
     with pytest.raises(ShufflePrivacyError, match="not taken in as a whole"):

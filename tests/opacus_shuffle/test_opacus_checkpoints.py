@@ -49,7 +49,7 @@ def test_a_resumed_run_continues_the_history(
 def test_loading_cannot_forget_rounds_that_were_released(trained: Any, flat: Any) -> None:
     engine, module, _, path = trained
     engine.load_checkpoint(path=path, module=module)  # nothing recorded since: the same history
-    round_, steps = engine.accountant._core.history[-1]
+    round_, steps = engine.accountant.core.history[-1]
     engine.accountant.record(round_, num_steps=3)
     before, weights = engine.get_epsilon(1e-5), flat(module)
     with pytest.raises(ShufflePrivacyError, match="does not hold"):

@@ -112,7 +112,7 @@ def test_the_noise_is_the_protocols_and_tossed_once_in_a_split_batch() -> None:
     )
     optimizer.attach_step_hook(SubsampledShufflePLDAccountant().get_optimizer_hook_fn(sample_rate=0.2))
     for part, rows in enumerate((3, 3, 2)):
-        optimizer.expect_batch(Delivery(rows=rows, round=0, part=part, parts=3))
+        optimizer.expect_batch(Delivery(rows=rows, part=part, parts=3))
         optimizer.zero_grad()
         (0.0 * module(torch.zeros(rows, 400))).sum().backward()
         optimizer.step()
@@ -215,7 +215,7 @@ def test_noise_schedulers_of_opacus_change_the_noise_and_every_round_is_counted_
         clip.step()
     assert optimizer.noise_multiplier == 4 * first
     assert optimizer.max_grad_norm == optimizer.mechanism.radius == 0.5 * 0.25
-    history = engine.accountant._core.history
+    history = engine.accountant.core.history
     assert [steps for _, steps in history] == [5, 5]
     alone = [SubsampledShufflePLDAccountant() for _ in history]
     for accountant, (shuffle_round, steps) in zip(alone, history, strict=True):
