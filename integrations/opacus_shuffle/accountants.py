@@ -19,12 +19,12 @@ from opacus.accountants import IAccountant, create_accountant, register_accounta
 from typing_extensions import override
 
 from opacus_shuffle.errors import PrivacyBudgetExceeded, ShufflePrivacyError, checked, warn_caller
-from shuffle_plugins.accounting import NEIGHBOURING_RELATION, EpsilonInterval, Round, ShuffleAccountant
+from shuffle_plugins.accounting import EpsilonInterval, Round, ShuffleAccountant
+from shuffle_plugins.accounting.accountant import check_none_forgotten
 from shuffle_plugins.accounting.comparison import PublishedAccountant
 from shuffle_plugins.core import checks
 
 _logger = logging.getLogger(__name__)
-_SECONDS = 10  # between two lines about progress
 _recorded: dict[str, int] = {}  # by run, the most rounds that this process has recorded
 
 
@@ -156,14 +156,11 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         """State that loads under ``weights_only=True``, in ``destination`` if that is given."""
         destination = OrderedDict() if destination is None else destination
         destination.update(
-            {
-                "history": self.history,
-                "mechanism": self.mechanism(),
-                "neighbouring_relation": NEIGHBOURING_RELATION,
-                "run": self._run,
-                "unrecorded": self._unrecorded,
-                "warnings": self.warnings,
-            }
+            core=self.core.state_dict(),
+            mechanism=self.mechanism(),
+            run=self._run,
+            unrecorded=self._unrecorded,
+            warnings=self.warnings,
         )
         if self._budget is not None:
             destination["target"] = self._budget
@@ -182,32 +179,18 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         self._run = state_dict["run"]
 
     def _read_state(self, state_dict: Mapping[str, Any]) -> ShuffleAccountant:
-        if not isinstance(state_dict, Mapping) or not state_dict:
-            raise ShufflePrivacyError(f"not the state of an accountant: {state_dict!r}")
-        mechanism = state_dict.get("mechanism", self.mechanism())
-        if mechanism != self.mechanism():
+        needed = {"core", "mechanism", "run"}
+        if not isinstance(state_dict, Mapping) or not needed <= set(state_dict):
             raise ShufflePrivacyError(
-                f"a history of {mechanism!r} cannot be continued by {self.mechanism()!r}: create the engine "
-                "with the accountant that wrote the checkpoint"
+                f"not the state of an accountant, which has {sorted(needed)}: {state_dict!r}"
             )
-        missing = {"history", "mechanism", "neighbouring_relation", "run"} - set(state_dict)
-        if missing:
-            raise ShufflePrivacyError(f"the accountant's state lacks {sorted(missing)}")
-        if state_dict["neighbouring_relation"] != NEIGHBOURING_RELATION:
+        if state_dict["mechanism"] != self.mechanism():
             raise ShufflePrivacyError(
-                f"the history is for {state_dict['neighbouring_relation']!r} neighbours, "
-                f"not {NEIGHBOURING_RELATION!r}"
+                f"a history of {state_dict['mechanism']!r} cannot be continued by {self.mechanism()!r}: "
+                "create the engine with the accountant that wrote the checkpoint"
             )
-        entries = state_dict["history"]
-        if not isinstance(entries, (list, tuple)):
-            raise ShufflePrivacyError(f"damaged history: {entries!r}")
         core = self.core_type(method=self.method)
-        for entry in entries:
-            try:
-                state, num_steps = entry
-                core.step(Round.from_state(state), num_steps=num_steps)
-            except (TypeError, ValueError, OverflowError) as error:
-                raise ShufflePrivacyError(f"damaged history entry {entry!r}: {error}") from error
+        checked(core.load_state_dict, state_dict["core"])
         return core
 
     def changes(self, state_dict: Mapping[str, Any], *, next_round: Round | None) -> list[str]:
@@ -263,13 +246,11 @@ class Girgis2021Accountant(SubsampledShuffleAccountant):
 
 def begins_with(core: ShuffleAccountant, earlier: ShuffleAccountant) -> bool:
     """Whether a history goes on from an earlier one, all of whose rounds it has."""
-    if not earlier.history:
-        return True
-    *whole, (last_round, last_steps) = earlier.history
-    rest = core.history[len(whole) :]
-    return list(core.history[: len(whole)]) == whole and any(
-        one == last_round and steps >= last_steps for one, steps in rest[:1]
-    )
+    try:
+        check_none_forgotten(core.history, earlier.history)
+    except ValueError:
+        return False
+    return True
 
 
 def _refuse_other_optimizers(optimizer: object) -> None:
@@ -320,7 +301,7 @@ class StepLog:
         """Record one step of the optimizer."""
         self._steps += 1
         now = time.monotonic()
-        if now >= self._told + _SECONDS:
+        if now >= self._told + 10:
             self._told = now
             _logger.info("step %s%s, after %.0f s", f"{self._steps:,}", self._of, now - self._begun)
 

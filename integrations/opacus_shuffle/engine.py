@@ -780,7 +780,7 @@ class TrainingPlan:
 
     @functools.cached_property
     def epsilon(self) -> float:
-        """Certified ε at ``delta`` after ``num_steps`` steps and all rounds before; infinite if there is none."""
+        """Certified ε at ``delta`` after ``num_steps`` steps and all rounds before; inf if none is."""
         try:
             return self._accountant.charged_epsilon_with(
                 self._next_round, num_steps=self._num_rounds, target_delta=self.delta

@@ -81,9 +81,9 @@ def test_a_damaged_checkpoint_is_refused_before_anything_loads(
     checkpoint = torch.load(path, weights_only=True)
     state = checkpoint["privacy_accountant_state_dict"]
     if damage == "history":
-        state["history"] = "lost"
+        state["core"] = "lost"
     elif damage == "entry":
-        state["history"] = [(state["history"][0][0], -3)]
+        state["core"]["history"] = [(state["core"]["history"][0][0], -3)]
     elif damage == "other method":
         state["mechanism"] = f"subsampled_shuffle_{ {'rdp': 'pld', 'pld': 'rdp'}[method] }"
     elif damage == "missing":
