@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
@@ -36,16 +38,10 @@ def epsilon_lower_bound(
 ) -> NDArray[np.float64]:
     """ε below which no mechanism with these counts is (ε, δ)-DP, at a joint confidence for each entry.
 
-    (ε, δ)-DP says P[S | D] ≤ e^ε·P[S | D'] + δ for every event S. The two probabilities are bounded by
-    Clopper-Pearson with half of the error each (Bonferroni), so the result log((TPR_low - δ)/FPR_high),
-    clamped at 0 and rounded down, exceeds the true ε with probability at most 1 - confidence, provided the
-    event was fixed before these trials (Jagielski, Ullman, Oprea 2020).
-
-    Args:
-        true_positives, false_positives: trials on D, and on D', in which the event happened, any shape.
-        trials: number of independent trials on each dataset.
-        delta: δ in [0, 1).
-        confidence: in (0, 1).
+    (ε, δ)-DP says P[S | D] ≤ e^ε·P[S | D'] + δ for every event S. Both probabilities, of which trials on D
+    and on D' have counts of any shape, are bounded by Clopper-Pearson with half of the error each, so
+    log((TPR_low - δ)/FPR_high), clamped at 0 and rounded down, exceeds the true ε with probability at most
+    1 - confidence, if the event was fixed before these trials (Jagielski, Ullman, Oprea 2020).
     """
     checks.number("delta", delta, at_least=0, below=1)
     error = (1 - checks.confidence(confidence)) / 2
@@ -56,12 +52,9 @@ def epsilon_lower_bound(
     return bounds
 
 
-def _slack(limits: NDArray[np.float64]) -> NDArray[np.float64]:
+def _slack(limits: NDArray[np.float64]) -> Any:
     """What a limit is moved by, more than the numerical error of the inverse beta functions."""
-    slack: NDArray[np.float64] = np.maximum(
-        _ROUNDING * np.minimum(limits, 1 - limits), 4 * np.spacing(limits)
-    )
-    return slack
+    return np.maximum(_ROUNDING * np.minimum(limits, 1 - limits), 4 * np.spacing(limits))
 
 
 def _check(successes: ArrayLike, trials: int, error: float) -> NDArray[np.float64]:

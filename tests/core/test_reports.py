@@ -33,7 +33,7 @@ def test_round_trip_and_exact_size(fields):
     back = Reports.from_bytes(data)
     assert same(sent, back)
     assert back.to_bytes() == data
-    assert len(data) == sent.header_bytes + (sent.bits_per_report * 5 + 7) // 8
+    assert len(data) == sent.layout.header_bytes + (sent.bits_per_report * 5 + 7) // 8
 
 
 def test_every_flipped_bit_is_noticed():
