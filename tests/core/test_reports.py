@@ -79,22 +79,6 @@ def test_concat():
         Reports.concat([])
 
 
-@pytest.mark.parametrize(
-    ("values", "bits", "message"),
-    [
-        (torch.tensor([4]), 2, "does not fit"),
-        (torch.tensor([-1]), 2, "does not fit"),
-        (torch.tensor([1]), 63, "0 to 62 bits"),
-        (torch.tensor([1.0]), 64, "cannot be sent"),
-        (torch.tensor([True]), 1, "integers or floats"),
-        (torch.zeros(1, 1, 1), 32, "clients"),
-    ],
-)
-def test_bad_fields_are_refused(values, bits, message):
-    with pytest.raises(ValueError, match=message):
-        Field(values, bits)
-
-
 LAYOUTS = [
     (SIGN,),
     (INDEX,),

@@ -433,9 +433,15 @@ def test_a_target_that_large_local_deltas_leave_unused_is_told(calibrated: Any) 
         calibrated(randomizer=functools.partial(Gaussian, local_delta=1e-12), **asked)
 
 
-def test_a_target_that_the_largest_local_epsilon_does_not_use_up_is_told(calibrated: Any) -> None:
-    with pytest.warns(UserWarning, match=r"target_epsilon=1000 is not used up: with local_epsilon=20"):
-        calibrated(target_epsilon=1000.0, epochs=1)
+@pytest.mark.parametrize(
+    ("randomizer", "target", "said"),
+    [("linf-coordinate", 1000.0, "local_epsilon=20"), ("vector-sum", 1e5, "noise_multiplier=0.25")],
+)
+def test_a_target_that_the_least_noise_does_not_use_up_is_told(
+    calibrated: Any, randomizer: str, target: float, said: str
+) -> None:
+    with pytest.warns(UserWarning, match=rf"target_epsilon={target:g} is not used up: with {said}"):
+        calibrated(randomizer=randomizer, target_epsilon=target, epochs=1)
 
 
 def test_parameters_of_another_model_are_refused(make_model: Any, dataset: Any) -> None:
@@ -558,10 +564,12 @@ def test_training_stops_before_the_budget_is_exceeded(
 # ---- calibration -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
-@pytest.mark.parametrize("randomizer", ["linf-coordinate", "privunit"])
+@pytest.mark.parametrize(
+    ("randomizer", "sampling"),
+    [("linf-coordinate", "poisson"), ("privunit", "without-replacement"), ("vector-sum", None)],
+)
 def test_the_calibrated_run_ends_just_below_its_target(
-    calibrated: Any, train: Any, sampling: str, randomizer: str
+    calibrated: Any, train: Any, sampling: str | None, randomizer: str
 ) -> None:
     engine, module, optimizer, loader = calibrated(epochs=2, sampling=sampling, randomizer=randomizer)
     assert train(module, optimizer, loader, epochs=2) == 10

@@ -81,15 +81,6 @@ def test_refinements_come_from_the_next_nonce():
     assert Keystream(KEY, 7).refinements(torch.tensor(indices)).tolist() == expected
 
 
-@pytest.mark.parametrize(
-    ("key", "nonce", "said"),
-    [(bytes(31), 0, "32 bytes"), (bytearray(32), 0, "32 bytes"), (KEY, -1, "nonce"), (KEY, 1 << 64, "nonce")],
-)
-def test_keys_and_nonces_have_their_sizes(key, nonce, said):
-    with pytest.raises(ValueError, match=said):
-        Keystream(key, nonce)
-
-
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_a_keystream_is_not_copied(duplicate):
     with pytest.raises(TypeError, match="repeat its words"):
