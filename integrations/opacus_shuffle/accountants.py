@@ -1,4 +1,4 @@
-"""Opacus accountants for the subsampled shuffle model, and the step hooks that record rounds in them."""
+"""Opacus accountants for the subsampled shuffle model, the hooks that record rounds in them, and refusals."""
 
 from __future__ import annotations
 
@@ -8,24 +8,57 @@ import math
 import sys
 import time
 import uuid
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn, TypeVar
 
+import numpy as np
 import opacus
 from opacus.accountants import IAccountant, create_accountant, register_accountant
 from typing_extensions import override
 
-from opacus_shuffle.errors import PrivacyBudgetExceeded, ShufflePrivacyError, checked, warn_caller
-from shuffle_plugins.accounting import EpsilonInterval, Round, ShuffleAccountant
+from shuffle_plugins.accounting import BudgetExceeded, EpsilonInterval, Round, ShuffleAccountant
 from shuffle_plugins.accounting.accountant import check_none_forgotten
 from shuffle_plugins.accounting.comparison import PublishedAccountant
 from shuffle_plugins.core import checks
 
 _logger = logging.getLogger(__name__)
 _recorded: dict[str, int] = {}  # by run, the most rounds that this process has recorded
+
+
+T = TypeVar("T")
+
+
+class ShufflePrivacyError(ValueError):
+    """A request whose ε would be wrong or unknown; raised before anything is released."""
+
+
+class CohortMismatch(ShufflePrivacyError):
+    """A round holds another number of gradients than it is charged for; nothing of it was released, and its
+    batch is recorded as one that is passed over."""
+
+
+class PrivacyBudgetExceeded(BudgetExceeded, ShufflePrivacyError):
+    """The next round would spend more than the budget; it was neither recorded nor released."""
+
+
+def checked(check: Callable[..., T], *arguments: Any, **limits: Any) -> T:
+    """Apply a function of ``core.checks`` to what a user passed, a NumPy scalar included."""
+    try:
+        return check(*(a.item() if isinstance(a, np.generic) else a for a in arguments), **limits)
+    except ValueError as error:
+        raise ShufflePrivacyError(str(error)) from None
+
+
+def warn_caller(message: str) -> None:
+    """Warn at the line of the user's code that called into this package."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(f"{__package__}."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
 class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]

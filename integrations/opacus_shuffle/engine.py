@@ -24,8 +24,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from opacus_shuffle.accountants import StepLog, SubsampledShuffleAccountant, begins_with
-from opacus_shuffle.errors import ShufflePrivacyError, checked, warn_caller
+from opacus_shuffle.accountants import (
+    ShufflePrivacyError,
+    StepLog,
+    SubsampledShuffleAccountant,
+    begins_with,
+    checked,
+    warn_caller,
+)
 from opacus_shuffle.loaders import SAMPLERS, population_and_cohort, rounds_in, seed_from, with_sampler
 from opacus_shuffle.optimizer import (
     BOOKS,

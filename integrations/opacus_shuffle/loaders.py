@@ -31,7 +31,7 @@ from torch.utils.data import (
 )
 from typing_extensions import override
 
-from opacus_shuffle.errors import ShufflePrivacyError, checked
+from opacus_shuffle.accountants import ShufflePrivacyError, checked
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core import checks
 from shuffle_plugins.randomness import Randomness, SeededRandomness, secure

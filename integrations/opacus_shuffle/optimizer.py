@@ -23,10 +23,12 @@ from typing_extensions import override
 
 from opacus_shuffle.accountants import (
     AccountingHook,
+    CohortMismatch,
+    ShufflePrivacyError,
     SubsampledShuffleAccountant,
+    checked,
     refuse_other_accountants,
 )
-from opacus_shuffle.errors import CohortMismatch, ShufflePrivacyError, checked
 from opacus_shuffle.loaders import SAMPLERS, CohortSampler, Delivery
 from opacus_shuffle.sums import (
     NO_LOCAL_EPSILON,

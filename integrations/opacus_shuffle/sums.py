@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opacus_shuffle.errors import ShufflePrivacyError, checked
+from opacus_shuffle.accountants import ShufflePrivacyError, checked
 from shuffle_plugins.accounting import COARSE, Round, Sampling, ShuffleRound
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.ranges import Fraction as Share

@@ -19,8 +19,8 @@ from shuffle_plugins.cli.options import number_option, option
 from shuffle_plugins.cli.output import up
 
 if TYPE_CHECKING:
+    from shuffle_plugins.ledger.budget import Budget, Spent
     from shuffle_plugins.ledger.client import ClientSpending
-    from shuffle_plugins.ledger.summary import Budget, Spent
 
 _LEDGER_DELTA = 1e-5  # unless one is given: ledgers hold rounds, and no δ
 _SQLITE, _ZIP = b"SQLite format 3\0", b"PK\x03\x04"  # how ledgers, and files of torch.save, begin

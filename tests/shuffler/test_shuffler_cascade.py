@@ -25,10 +25,9 @@ from shuffle_plugins.shuffler import (
     ShuffleError,
 )
 from shuffle_plugins.shuffler import mixer as spool_module
-from shuffle_plugins.shuffler.batches import items_digest
 from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, draw_marks, layer_size
 from shuffle_plugins.shuffler.keys import ServiceKey, SigningKey, public_key_bytes
-from shuffle_plugins.shuffler.mixer import BatchSpool
+from shuffle_plugins.shuffler.mixer import BatchSpool, items_digest
 
 REPORTS = [bytes([i]) * SIZE for i in range(6)]
 

@@ -27,7 +27,6 @@ from mixing import SIZE, SPEC, MixedRun, encoded
 
 from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.shuffler import BatchRefused, BatchRequest, Mixer, Refusal, RoundContext, SpentTokens
-from shuffle_plugins.shuffler.batches import items_digest
 from shuffle_plugins.shuffler.envelopes import envelope_size
 from shuffle_plugins.shuffler.keys import (
     SealingKey,
@@ -37,6 +36,7 @@ from shuffle_plugins.shuffler.keys import (
     public_key_bytes,
     write_private_key,
 )
+from shuffle_plugins.shuffler.mixer import items_digest
 
 
 @pytest.fixture
