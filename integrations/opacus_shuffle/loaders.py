@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 import zlib
@@ -37,18 +38,6 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.randomness import Randomness, SeededRandomness, secure
 
 _LAW = ("population", "cohort", "rank", "world_size")  # attributes that the accounting relies on
-_OPTIONS = (
-    "num_workers",
-    "collate_fn",
-    "pin_memory",
-    "timeout",
-    "worker_init_fn",
-    "multiprocessing_context",
-    "generator",
-    "prefetch_factor",
-    "persistent_workers",
-    "pin_memory_device",
-)
 _iterations = itertools.count()
 
 
@@ -68,9 +57,7 @@ def rounds_in(num_steps: int, *, population: int, cohort: float, sampling: Sampl
 def uniform_subset(*, population: int, size: int, randomness: Randomness) -> Tensor:
     """A uniformly random subset of ``range(population)``, (size,) int64 in increasing order."""
     if 2 * size > population:
-        kept = torch.ones(population, dtype=torch.bool)
-        kept[uniform_subset(population=population, size=population - size, randomness=randomness)] = False
-        return kept.nonzero().flatten()
+        return randomness.permutation(population)[:size].sort().values
     distinct = np.empty(0, dtype=np.int64)  # the first so many distinct values are a uniform subset
     while len(distinct) < size:
         missing = size - len(distinct)
@@ -481,4 +468,7 @@ def with_sampler(
 
 
 def _options(data_loader: DataLoader[Any]) -> dict[str, Any]:
-    return {name: getattr(data_loader, name) for name in _OPTIONS}
+    """All that it was made with, but for the records and how they are drawn."""
+    drawn = {"self", "dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"}
+    names = inspect.signature(DataLoader.__init__).parameters.keys() - drawn
+    return {name: getattr(data_loader, name) for name in names}

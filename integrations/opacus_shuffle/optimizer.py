@@ -428,30 +428,26 @@ class ShuffleMixin:
                 "again after adding, freezing or unfreezing parameters"
             )
         for p in params:
-            self._check_grad_sample(p)
-
-    @staticmethod
-    def _check_grad_sample(p: nn.Parameter) -> None:
-        grad_sample = getattr(p, "grad_sample", None)
-        if isinstance(grad_sample, list) and len(grad_sample) != 1:
-            raise ShufflePrivacyError(
-                f"gradients of {len(grad_sample)} backward passes are accumulated in one step, but a round "
-                "is one draw of the sampler: call step() and zero_grad() after every batch, and use "
-                "BatchMemoryManager for larger ones. Losses of one batch, such as those of a GAN's "
-                "discriminator on real and on generated rows, are added up before one backward()"
-            )
-        if is_earlier(grad_sample):
-            raise ShufflePrivacyError(
-                "the gradients are those of an earlier batch: for each batch call zero_grad(), backward() "
-                "and step() before the next one is delivered"
-            )
-        if grad_sample is None:
-            raise ShufflePrivacyError(
-                f"a trainable parameter of shape {tuple(p.shape)} has no per-sample gradient. Freeze "
-                "parameters that the loss does not use (requires_grad=False, before make_private); run "
-                "evaluation under torch.no_grad() and module.eval(); call backward() before step(); switch "
-                "activation (gradient) checkpointing off, whose repeated passes Opacus does not see"
-            )
+            grad_sample = getattr(p, "grad_sample", None)
+            if isinstance(grad_sample, list) and len(grad_sample) != 1:
+                raise ShufflePrivacyError(
+                    f"gradients of {len(grad_sample)} backward passes are accumulated in one step, and a round "
+                    "is one draw: call step() and zero_grad() after every batch, and use BatchMemoryManager "
+                    "for larger ones. Losses of one batch, such as those of a GAN's discriminator on real and "
+                    "on generated rows, are added up before one backward()"
+                )
+            if is_earlier(grad_sample):
+                raise ShufflePrivacyError(
+                    "the gradients are those of an earlier batch: for each batch call zero_grad(), "
+                    "backward() and step() before the next one is delivered"
+                )
+            if grad_sample is None:
+                raise ShufflePrivacyError(
+                    f"a trainable parameter of shape {tuple(p.shape)} has no per-sample gradient. Freeze "
+                    "parameters that the loss does not use (requires_grad=False, before make_private); run "
+                    "evaluation under torch.no_grad() and module.eval(); call backward() before step(); "
+                    "switch activation (gradient) checkpointing off, whose repeated passes Opacus does not see"
+                )
 
     def add_noise(self) -> None:
         """Check the round, have the hooks record it, and move the sum to ``summed_grad`` and ``p.grad``."""
