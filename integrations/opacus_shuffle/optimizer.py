@@ -431,10 +431,10 @@ class ShuffleMixin:
             grad_sample = getattr(p, "grad_sample", None)
             if isinstance(grad_sample, list) and len(grad_sample) != 1:
                 raise ShufflePrivacyError(
-                    f"gradients of {len(grad_sample)} backward passes are accumulated in one step, and a round "
-                    "is one draw: call step() and zero_grad() after every batch, and use BatchMemoryManager "
-                    "for larger ones. Losses of one batch, such as those of a GAN's discriminator on real and "
-                    "on generated rows, are added up before one backward()"
+                    f"gradients of {len(grad_sample)} backward passes are in one step, and a round is one "
+                    "draw: call step() and zero_grad() after every batch, and use BatchMemoryManager for "
+                    "larger ones. Losses of one batch, such as those of a GAN's discriminator on real and on "
+                    "generated rows, are added up before one backward()"
                 )
             if is_earlier(grad_sample):
                 raise ShufflePrivacyError(
@@ -446,7 +446,7 @@ class ShuffleMixin:
                     f"a trainable parameter of shape {tuple(p.shape)} has no per-sample gradient. Freeze "
                     "parameters that the loss does not use (requires_grad=False, before make_private); run "
                     "evaluation under torch.no_grad() and module.eval(); call backward() before step(); "
-                    "switch activation (gradient) checkpointing off, whose repeated passes Opacus does not see"
+                    "switch activation (gradient) checkpointing off: Opacus does not see repeated passes"
                 )
 
     def add_noise(self) -> None:
