@@ -324,10 +324,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         distributed = isinstance(
             given.module, (DifferentiallyPrivateDistributedDataParallel, DistributedDataParallel)
         )
-        draws = coins = secure(given.randomness)
-        if distributed:
-            draws = _common_randomness(coins)
-            _require_distinct_streams(coins)
+        coins = secure(given.randomness)
+        draws = _common_randomness(coins) if distributed else coins
         optimizer = given.optimizer
         private_optimizer = (DistributedShuffleDPOptimizer if distributed else ShuffleDPOptimizer)(
             optimizer.original_optimizer if isinstance(optimizer, DPOptimizer) else optimizer,
@@ -534,26 +532,19 @@ def _chosen_sampling(sampling: str | None, poisson_sampling: bool | None) -> Sam
     return Sampling(chosen)
 
 
-def _common_randomness(randomness: Randomness) -> Randomness:
-    """One stream that all processes read alike, for drawing the common cohort.
+def _common_randomness(own: Randomness) -> Randomness:
+    """One stream that all processes read alike, for the common cohort; refused if two toss the same coins.
 
-    Process 0 sends its key to the others: whoever reads the processes' traffic reads raw data anyway.
+    Process 0's key, which all are sent: whoever reads the processes' traffic reads raw data anyway.
     """
-    key = [seed_from(randomness)]
-    torch.distributed.broadcast_object_list(key, src=0)
-    return SeededRandomness(key[0])
-
-
-def _require_distinct_streams(randomness: Randomness) -> None:
-    """Refuse, on all processes, two that would toss the same coins for their samples."""
-    drawn = randomness.integers(1 << 62, (1,), device="cpu").item()
-    everyone: list[int | None] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(everyone, drawn)
-    if len(set(everyone)) != len(everyone):
+    keys = [0] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(keys, seed_from(own))
+    if len(set(keys)) != len(keys):
         raise ShufflePrivacyError(
             "processes share a stream of coins, so their reports would not be independent: give each process "
             "a SeededRandomness of its own seed (or leave randomness out)"
         )
+    return SeededRandomness(keys[0])
 
 
 # ---- a run before its first step ------------------------------------------------------------------------

@@ -141,7 +141,7 @@ def _read_state(path: Path, *, by_torch: bool) -> Mapping[str, Any]:
         found = found.get(_CHECKPOINT_KEY, found)
     if not isinstance(found, Mapping) or not {"history", "core"} & set(found):
         raise ValueError(f"{path} holds no accountant's state: give what its state_dict() returned")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _accountant_of(

@@ -137,7 +137,7 @@ class Rows:
     def dot(self, vector: Tensor) -> Tensor:
         """Inner product of each row with one vector of length dim, (clients,)."""
         total = torch.zeros(self.num_rows, dtype=self.compute_dtype, device=self.device)
-        parts = vector.split([block.shape[1] for block in self.blocks])
+        parts = torch.split(vector, [block.shape[1] for block in self.blocks])
         for block, part in zip(self.blocks, parts, strict=True):
             total.addmv_(block.to(self.compute_dtype), part)
         return total

@@ -13,7 +13,7 @@ import stat
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self, TypeVar
 
 from cryptography.exceptions import InvalidSignature, InvalidTag, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -41,6 +41,7 @@ SEAL_BYTES, SIGNATURE_BYTES = KEY_BYTES + 16, 64
 """Bytes by which what is sealed is longer than what is inside, and bytes of a signature."""
 
 _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)  # HPKE, RFC 9180, in base mode
+_Key = TypeVar("_Key")
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
 
 
@@ -167,7 +168,7 @@ def read_service_key(path: Path | str) -> ServiceKey:
 
 def read_private_key(path: Path | str) -> SealingKey | SigningKey | ServiceKey:
     """The private key in a file, of any kind."""
-    return _read(path, SealingKey | SigningKey | ServiceKey, "a private key; see shuffle-plugins keys")
+    return _read(path, object, "a private key; see shuffle-plugins keys")  # type: ignore[return-value]
 
 
 def read_enrolled(path: Path | str) -> frozenset[bytes]:
@@ -221,7 +222,7 @@ def revoke_client(path: Path | str, public_key: bytes) -> None:
     os.replace(draft, path)  # who reads it meanwhile finds the old list or the new one
 
 
-def _read(path: Path | str, kind: Any, what: str) -> Any:
+def _read(path: Path | str, kind: type[_Key], what: str) -> _Key:
     try:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
