@@ -387,10 +387,7 @@ _opacus_wrap_data_loader = batch_memory_manager.wrap_data_loader
 def wrap_data_loader(
     *, data_loader: DataLoader[Any], max_batch_size: int, optimizer: DPOptimizer
 ) -> DataLoader[Any]:
-    """What ``BatchMemoryManager`` iterates over, in place of Opacus's function of the same name.
-
-    Should a later Opacus not call it, it would build a plain loader, which our sampler refuses.
-    """
+    """What ``BatchMemoryManager`` iterates over, in place of Opacus's function of the same name."""
     sampler = data_loader.batch_sampler
     if not isinstance(sampler, CohortSampler) or sampler.listener is None:
         return _opacus_wrap_data_loader(  # type: ignore[no-any-return]
@@ -412,7 +409,7 @@ def wrap_data_loader(
 
 
 def population_and_cohort(data_loader: DataLoader[Any]) -> tuple[int, int]:
-    """n and k: the size of a loader's data set and its batch size, of a ``DPDataLoader`` the expected one."""
+    """n and k of a loader: the size of its data set, and its (of a ``DPDataLoader``: expected) batch size."""
     if not isinstance(data_loader, DataLoader):
         raise ShufflePrivacyError(f"data_loader must be a torch DataLoader, got {type(data_loader).__name__}")
     dataset = data_loader.dataset

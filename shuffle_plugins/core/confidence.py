@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
@@ -19,18 +17,20 @@ def clopper_pearson_lower(successes: ArrayLike, trials: int, *, error: float) ->
     Whatever the true probability is, the limit lies above it with probability at most ``error`` in (0, 1)
     (Clopper and Pearson 1934). ``successes`` are counts in [0, trials], of any shape.
     """
-    counts = _check(successes, trials, error)
+    checks.whole("trials", trials)
+    checks.number("error", error, above=0, below=1)
+    counts = np.asarray(successes, dtype=np.float64)
+    if not bool(np.all((counts >= 0) & (counts <= trials) & (counts == np.floor(counts)))):
+        raise ValueError(f"counts must be whole numbers in [0, {trials}]")
     limits = special.betaincinv(np.maximum(counts, 1), trials - counts + 1, error)
-    rounded: NDArray[np.float64] = np.where(counts == 0, 0.0, limits - _slack(limits))
+    slack = np.maximum(_ROUNDING * np.minimum(limits, 1 - limits), 4 * np.spacing(limits))
+    rounded: NDArray[np.float64] = np.where(counts == 0, 0.0, limits - slack)
     return rounded
 
 
 def clopper_pearson_upper(successes: ArrayLike, trials: int, *, error: float) -> NDArray[np.float64]:
     """The upper limit, rounded up, below which it lies with probability at most ``error``."""
-    counts = _check(successes, trials, error)
-    limits = special.betainccinv(counts + 1, np.maximum(trials - counts, 1), error)
-    rounded: NDArray[np.float64] = np.where(counts == trials, 1.0, np.minimum(limits + _slack(limits), 1.0))
-    return rounded
+    return 1 - clopper_pearson_lower(trials - np.asarray(successes), trials, error=error)
 
 
 def epsilon_lower_bound(
@@ -50,17 +50,3 @@ def epsilon_lower_bound(
     ratio = np.maximum(hit, 0.0) / miss
     bounds: NDArray[np.float64] = np.log(np.maximum(ratio, 1.0)) * (1 - _ROUNDING)
     return bounds
-
-
-def _slack(limits: NDArray[np.float64]) -> Any:
-    """What a limit is moved by, more than the numerical error of the inverse beta functions."""
-    return np.maximum(_ROUNDING * np.minimum(limits, 1 - limits), 4 * np.spacing(limits))
-
-
-def _check(successes: ArrayLike, trials: int, error: float) -> NDArray[np.float64]:
-    checks.whole("trials", trials)
-    checks.number("error", error, above=0, below=1)
-    counts = np.asarray(successes, dtype=np.float64)
-    if not bool(np.all((counts >= 0) & (counts <= trials) & (counts == np.floor(counts)))):
-        raise ValueError(f"counts must be whole numbers in [0, {trials}]")
-    return counts

@@ -127,9 +127,9 @@ class BudgetLedger(BudgetFile):
     """The rounds of one model in a file, each entered before anything of it can leak.
 
     A round goes :meth:`begin` (before anything is sent), :meth:`receive` (before anything is released),
-    :meth:`complete`; or :meth:`begin`, :meth:`refuse`. Every step is on the disk when it returns. A process
-    that dies in between leaves the round charged at the most it can have cost. Several models may share the
-    file, others may read it at any time; two processes may write to it, but not train one model.
+    :meth:`complete`; or :meth:`begin`, :meth:`refuse`. Every step is on the disk when it returns; a process
+    that dies in between leaves the round charged at the most it can have cost. Two processes may write to
+    the file, but not train one model.
 
     Args:
         path: the file; made if it is not there.
@@ -152,11 +152,7 @@ class BudgetLedger(BudgetFile):
     def claim(self, *, app: str, layout: str) -> None:
         """Bind the model's budget, at the first run, to the app that trains it and to the model's arrays.
 
-        Two projects that happen to use one file and name do not go on with each other's model.
-
-        Args:
-            app: name of the run's app, unless the ledger was given one; empty for a script in a simulation.
-            layout: a text that differs between models of different arrays.
+        ``app`` is empty for a script in a simulation, and ``layout`` differs between models of other arrays.
         """
         app = app if self._app is None else self._app
         with self.writing() as connection:
@@ -217,9 +213,7 @@ class BudgetLedger(BudgetFile):
         """Enter what an open round cost, before anything computed from its reports is released.
 
         Args:
-            actual: the round at the number of reports received.
-            participants: names of the clients that answered; None if they are not known, and then everybody
-                is taken to have answered.
+            participants: names of the clients that answered; None for everybody.
             era: of the names within the run. A participant of one era may be any of another's, as nodes that
                 are restarted get new ids.
         """

@@ -1,12 +1,9 @@
 """The mixer: takes the sealed envelopes of a round, and gives back their contents in random order.
 
-All items of a batch (layers, layers with tickets, or sealed reports) have one size. Their digest covers them
-and their order. A mixer signs that of all it was given, by way of the request, and that of all it gives back;
-the next one takes nothing that the one before it has not signed for the same round, cascade and place.
-
-A batch comes and goes in pieces, by way of files: a mixer may answer every message in a new process. On disk
-lie ciphertexts as the server sent them, and later, in their new order, as the server gets them. What links
-one to the other exists only while a process mixes, in memory and in an encrypted file that ends with it.
+All items of a batch (layers, layers with tickets, or sealed reports) have one size. A mixer signs the digest
+of all it was given, by way of the request, and of all it gives back; the next one takes nothing else. A batch
+comes and goes in pieces, by way of files: a mixer may answer every message in a new process. What links what
+came to what goes exists only while a process mixes, in memory and in an encrypted file that ends with it.
 """
 
 from __future__ import annotations
@@ -73,7 +70,6 @@ class _Text(Ranged, ABC):
     """What travels as one line of text, the same for equal values."""
 
     def to_json(self) -> str:
-        """The line of text."""
         return json.dumps(asdict(self), default=bytes.hex, sort_keys=True)
 
     @classmethod
@@ -268,14 +264,12 @@ def _read(values: dict[str, Any], *hexadecimal: str) -> dict[str, Any]:
 class Mixer(BatchService):
     """Opens the outer layer of a round's envelopes, drops dummies, and permutes the rest.
 
-    It never sees a report: those are sealed to the analyzer. A bad envelope is dropped alone, and its
-    position told: whoever relays envelopes could have left it out. Each round is mixed once, whatever the
-    outcome (:class:`BatchSpool`): mixing subsets of a batch would show who sent a dummy.
+    A bad envelope is dropped alone, and its position told: whoever relays envelopes could have left it out.
+    Each round is mixed once (:class:`BatchSpool`): mixing subsets of a batch would show who sent a dummy.
 
     In a mix cascade the first mixer drops what is no good. The others take exactly what the one before has
     signed, with a ticket of each client, and refuse the whole batch unless the marks say that there is one
-    layer of each (:mod:`shuffle_plugins.shuffler.envelopes`). The last one drops the dummies, which do not
-    count for the minimum.
+    layer of each. The last one drops the dummies, which do not count for the minimum.
     """
 
     role = "mixer"
@@ -461,14 +455,9 @@ class BatchLimits(Ranged):
 class BatchSpool:
     """Files of a mixer's batches: a folder for each, from its first piece until its last has been given out.
 
-    Each round can be begun once. A batch whose pieces are not exactly those of its request, in order, is
-    refused and cannot be tried again; so is one whose mixer was killed while it mixed. Their folders are
-    removed when the next batch of the same run begins, or the next one a day later.
-
-    Args:
-        folder: where to keep the files; made if it does not exist, for its owner alone.
-        cascade: public keys of all mixers in their order, as this mixer's operator has pinned them; empty for
-            a single mixer.
+    Each round can be begun once, also if its mixer was killed while it mixed. What that leaves is removed
+    when the next batch of the same run begins, or the next one a day later. ``cascade`` are the public keys
+    of all mixers in their order, as this mixer's operator has pinned them; empty for a single mixer.
     """
 
     def __init__(
@@ -500,9 +489,8 @@ class BatchSpool:
         Raises:
             BatchRefused: REPLAYED for a spent round; TOO_LARGE if the batch, with those under way, is beyond
                 the limits; NOT_PROVEN if the mixers before have not signed it; WRONG_ROUND if there is no
-                such batch under way; UNREADABLE if a piece is missing, came before, or has items of another
-                size, or if all together are not those of the request; or as by :meth:`Mixer.mix_spent`. A
-                batch that was under way is over then.
+                such batch under way; UNREADABLE if pieces are not those of the request, in order; or as by
+                :meth:`Mixer.mix_spent`. A batch that was under way is over then.
             ShuffleError: if the cascade is another than the pinned one, or files cannot be used.
         """
         with _files():

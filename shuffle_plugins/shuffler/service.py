@@ -18,16 +18,13 @@ from shuffle_plugins.shuffler.keys import KEY_BYTES, ServiceKey, ServicePublicKe
 from shuffle_plugins.shuffler.shuffler import BatchRefused, Refusal, ShuffleError
 
 CHALLENGE_BYTES = 32
-"""Bytes of the random challenge to which a mixer answers who it is."""
+"""Bytes of the random challenge, used once, to which a mixer answers who it is."""
 
 
 def role_statement(
     *, role: str, challenge: bytes, run: str, node: int, sealing_key: bytes, minimum: int
 ) -> bytes:
-    """A service's statement of who it is, and as which node of the run, so that no other can pass it off.
-
-    ``challenge`` are :data:`CHALLENGE_BYTES` random bytes of who asks, used for one question.
-    """
+    """A service's statement of who it is, as which node of a run, in answer to the asker's random bytes."""
     kind = f"shuffle-plugins/4 {role} role".encode()
     name = run.encode("utf-8", "surrogatepass")
     return statement(kind, challenge, name, encoded_number(node), sealing_key, encoded_number(minimum))
