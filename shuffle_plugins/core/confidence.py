@@ -30,7 +30,9 @@ def clopper_pearson_lower(successes: ArrayLike, trials: int, *, error: float) ->
 
 def clopper_pearson_upper(successes: ArrayLike, trials: int, *, error: float) -> NDArray[np.float64]:
     """The upper limit, rounded up, below which it lies with probability at most ``error``."""
-    return 1 - clopper_pearson_lower(trials - np.asarray(successes), trials, error=error)
+    limits = 1 - clopper_pearson_lower(trials - np.asarray(successes), trials, error=error)
+    rounded: NDArray[np.float64] = np.minimum(np.nextafter(limits, 2.0), 1.0)
+    return rounded
 
 
 def epsilon_lower_bound(
