@@ -21,7 +21,7 @@ from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.core.ranges import in_range
 from shuffle_plugins.core.rows import checked_categories
 from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, FrequencyOracle
-from shuffle_plugins.mechanisms.oracles import Mixture, as_built, ideal_hadamard_response
+from shuffle_plugins.mechanisms.oracles import HadamardResponse
 from shuffle_plugins.randomness.chacha import WHOLE
 from shuffle_plugins.randomness.sources import Randomness, secure
 
@@ -114,10 +114,7 @@ class LimitedHadamard(FrequencyOracle):
         yes, no = self._answers
         if yes + no < WHOLE:
             return _limited_blanket(local_epsilon=self.local_epsilon, yes=yes, no=no)
-        odds = Mixture.of(self.local_epsilon, share=Fraction(1, 2)).odds
-        law = as_built(
-            ideal_hadamard_response(local_epsilon=self.local_epsilon), categories=self.dim, odds=odds
-        )
+        law = HadamardResponse(local_epsilon=self.local_epsilon, dim=self.dim).blanket()
         eighths = dict.fromkeys(itertools.product((0, 1), repeat=3), law.mass / 8)
         others = RecordTypes.two_level(local_epsilon=self.local_epsilon, shares=eighths)
         return replace(law, outside=0.0, others=others)

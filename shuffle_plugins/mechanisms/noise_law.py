@@ -1,4 +1,4 @@
-"""Blankets of scalar records released with additive noise: Laplace, discrete Laplace, Gaussian.
+"""Blankets of scalar records released with additive noise, discrete Laplace or Gaussian.
 
 For these the two ends of an interval are the worst pair of records at every ε (``docs/proofs/noise.md``,
 Theorem 2). Continuous weights are spread over a few levels at equal mean, which is an upper bound.
@@ -24,22 +24,6 @@ _CELLS = 1 << 13  # in which continuous weights are counted first
 _MOST_LEVELS = 96
 _LARGEST_LOG_WEIGHT = 150.0  # keeps products of weights in float64's range
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(8)  # exact to the last digit in cells of a few tenths
-
-
-def laplace_blanket(local_epsilon: float) -> Blanket:
-    """Laplace noise on an interval: x in [−1, 1] is released as x + Laplace(2/ε0), ε0 at most 150.
-
-    Under the blanket, of mass e^(−ε0/2), a weight has density e^(−ε0/2)·r^(−3/2)/4 on (1, e^ε0) and an atom
-    of mass e^(−ε0)/2 at e^ε0. Balle, Bell, Gascón, Nissim 2019, §5.
-    """
-    checks.number("local_epsilon", local_epsilon, above=0, at_most=_LARGEST_LOG_WEIGHT)
-    log_weights = np.linspace(0.0, local_epsilon, _CELLS + 1)
-    # From weight a to b: ω mass e^(−ε0/2)/2·(a^(−1/2) − b^(−1/2)), record's e^(−ε0/2)/2·(b^(1/2) − a^(1/2)).
-    gap = np.diff(log_weights) / 2
-    rising = -np.expm1(-gap) / 2
-    blanket = rising * np.exp(-(local_epsilon + log_weights[:-1]) / 2)
-    record = rising * np.exp((log_weights[1:] - local_epsilon) / 2)
-    return _on_levels(log_weights, blanket, record, last=math.exp(-local_epsilon) / 2, tail=0.0)
 
 
 def discrete_laplace_blanket(*, local_epsilon: float, steps: int) -> Blanket:

@@ -13,13 +13,12 @@ from scipy import optimize, stats
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant
 from shuffle_plugins.accounting.pairs.shuffle import alike_pair
 from shuffle_plugins.accounting.pairs.slots import SlotPair, slot_losses, slot_losses_from_below
-from shuffle_plugins.mechanisms import get
+from shuffle_plugins.mechanisms import get, registry
 from shuffle_plugins.mechanisms.noise_law import (
     discrete_gaussian_instance,
     discrete_laplace_blanket,
     gaussian_blanket,
     gaussian_instance,
-    laplace_blanket,
 )
 
 # ε0, n, δ of the published comparisons.
@@ -109,23 +108,6 @@ def convolved_delta(kind: str, scale: float, *, clients: int, epsilon: float) ->
     return float((sums * np.exp(clients * log_total - tilt * sums) * total[1 : size // 2]).sum()) / clients
 
 
-@pytest.mark.parametrize("local_epsilon", [0.01, 0.5, 1.0, 4.0, 10.0, 60.0])
-def test_laplace_law(local_epsilon):
-    blanket = laplace_blanket(local_epsilon)
-    e = math.exp(local_epsilon)
-    assert blanket.mass == pytest.approx(math.exp(-local_epsilon / 2), rel=1e-9)
-    assert blanket.differing >= math.exp(-local_epsilon) / 2 * (1 - 1e-12)
-    # ∫(r − 1)² of the density, and of the atom at e.
-    root = math.sqrt(e)
-    exact = ((root**3 - 1) * 2 / 3 - 4 * (root - 1) - 2 * (1 / root - 1)) / (4 * root) + (e - 1) ** 2 / (
-        2 * e
-    )
-    found = math.fsum(m * (r - 1) ** 2 for r, m in blanket.edges) + blanket.differing * (e - 1) ** 2
-    assert (1 - 1e-6) * exact <= found <= 1.0011 * exact
-    assert not blanket.exact
-    assert len(blanket.edges) < 40
-
-
 @pytest.mark.parametrize("kind", ["laplace", "gaussian", "discrete"])
 def test_the_ends_are_the_worst_records(kind):
     """∫(R_x − E·R_x' − t·ω)₊ is largest for opposite ends: the condition of Theorem 2, on a fine grid."""
@@ -150,7 +132,8 @@ def test_the_ends_are_the_worst_records(kind):
 
 @pytest.mark.parametrize(("local_epsilon", "clients", "delta"), SETTINGS[:4])
 def test_laplace_against_direct_convolution(local_epsilon, clients, delta):
-    epsilon = epsilon_at(laplace_blanket(local_epsilon), clients=clients, delta=delta)
+    blanket = registry.blanket("laplace", local_epsilon=local_epsilon, dim=1)
+    epsilon = epsilon_at(blanket, clients=clients, delta=delta)
     kind, scale = "laplace", 2 / local_epsilon
     exact = optimize.brentq(
         lambda x: math.log(convolved_delta(kind, scale, clients=clients, epsilon=x) / delta),
@@ -165,7 +148,8 @@ def test_laplace_is_below_other_analyses():
     for (local_epsilon, clients, delta), ratio, bennett in zip(
         SETTINGS, VARIATION_RATIO, BENNETT, strict=True
     ):
-        epsilon = epsilon_at(laplace_blanket(local_epsilon), clients=clients, delta=delta)
+        blanket = registry.blanket("laplace", local_epsilon=local_epsilon, dim=1)
+        epsilon = epsilon_at(blanket, clients=clients, delta=delta)
         generic = epsilon_at(Blanket.generic(local_epsilon), clients=clients, delta=delta)
         assert epsilon < 0.98 * min(ratio, bennett)
         assert epsilon < 0.985 * generic
