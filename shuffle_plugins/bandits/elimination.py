@@ -62,6 +62,8 @@ class Batch:
         counts: how many clients are given each of these actions, int64 (played,).
         noise: the noise that protects the rewards, and what it costs in ε: recorded before the batch is
             handed out.
+        width: γ, if all rewards come: how far off the estimate of any action may be. Actions more than 2γ
+            below the best one are dropped.
         final: whether this is the last batch, which gives the best action to all clients that are left.
             Nothing is learnt from it, so no rewards are asked for, and none need protection.
     """
@@ -70,6 +72,7 @@ class Batch:
     actions: Indices
     counts: Indices
     noise: RewardNoise
+    width: float = math.inf
     final: bool = False
 
     @property
@@ -98,24 +101,6 @@ class Batch:
         if self.final:
             raise ValueError("the last batch asks for no rewards: keep them")
         return self.noise.randomized(checked_rewards(rewards), randomness=randomness)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedBatch:
-    """A batch of :meth:`LinearBandit.plan`, as it will be if no action is dropped before it.
-
-    ``number`` counts batches from 1, ``reports`` its clients, and ``actions`` the different actions it plays.
-    ``local_epsilon`` is ε0 of one report and ``epsilon`` what the batch costs its clients, each None where
-    there is none. Actions whose estimates lie more than two ``width`` γ below the best one are dropped after
-    it.
-    """
-
-    number: int
-    reports: int
-    actions: int
-    local_epsilon: float | None
-    epsilon: EpsilonInterval | None
-    width: float
 
 
 class LinearBandit:
@@ -266,27 +251,17 @@ class LinearBandit:
             warnings=("rewards are not protected at all",) if unprotected else (),
         )
 
-    def plan(self) -> tuple[PlannedBatch, ...]:
+    def plan(self) -> tuple[Batch, ...]:
         """The batches still to come, as they will be if no action is dropped. Planning costs no privacy."""
-        rows = []
+        batches: list[Batch] = []
         clients = self.remaining_clients
         for number in range(self._number + 1, self.num_batches + 1):
-            found = self._layout(number, clients)
-            if found is None:
+            batch = self._batch(number, clients)
+            if batch is None:
                 break
-            counts, noise = found
-            rows.append(
-                PlannedBatch(
-                    number=number,
-                    reports=int(counts.sum()),
-                    actions=len(counts),
-                    local_epsilon=noise.local_epsilon,
-                    epsilon=noise.epsilon,
-                    width=self._width(counts, noise),
-                )
-            )
-            clients -= int(counts.sum())
-        return tuple(rows)
+            batches.append(batch)
+            clients -= batch.size
+        return tuple(batches)
 
     # -- the loop ---------------------------------------------------------------------------------------
 
@@ -305,14 +280,11 @@ class LinearBandit:
             return None
         number = self._number + 1
         if len(self._left) > 1 and number <= self.num_batches:
-            found = self._layout(number, self.remaining_clients)
-            if found is not None:
-                counts, noise = found
+            self._open = self._batch(number, self.remaining_clients)
+            if self._open is not None:
                 self._number = number
-                played = self._left[self._designed()[0].support]
-                self._costs.append(noise.epsilon)
-                self.remaining_clients -= int(counts.sum())
-                self._open = Batch(number=self._number, actions=played, counts=counts, noise=noise)
+                self._costs.append(self._open.noise.epsilon)
+                self.remaining_clients -= self._open.size
                 return self._open
         self._number, self._finished = number, True
         rest, self.remaining_clients = self.remaining_clients, 0
@@ -425,8 +397,9 @@ class LinearBandit:
             if len(counts) != len(design[0].support):
                 raise ValueError("the state of the LinearBandit is damaged: nothing was changed")
             noise = self._privacy.noise(int(counts.sum()))
-            played = left[design[0].support]
-            batch = Batch(number=number, actions=played, counts=counts, noise=noise)
+            width = self._width(design, counts, noise)
+            actions = left[design[0].support]
+            batch = Batch(number=number, actions=actions, counts=counts, noise=noise, width=width)
         self._left, self._parameter, self._costs, self._design = left, parameter, costs, design
         self._number, self.remaining_clients, self._widths, self._finished = number, clients, widths, finished
         self._open = batch
@@ -450,17 +423,20 @@ class LinearBandit:
         design = near_optimal_design(rows, slack=self._slack) if self._core_set else even_design(rows)
         return (design, *span_coordinates(rows))
 
-    def _layout(self, number: int, clients: int) -> tuple[Indices, RewardNoise] | None:
-        """How many clients get each action of a batch, and its noise; None if too few clients are left."""
+    def _batch(self, number: int, clients: int) -> Batch | None:
+        """A batch of at most so many clients; None if they are too few."""
+        design = self._designed()
         growth = (2 * self.horizon) ** (1 / math.log(self.horizon))
-        counts = self._designed()[0].counts(growth**number, at_most=clients)
+        counts = design[0].counts(growth**number, at_most=clients)
         if not counts.all():
             return None
-        return counts, self._privacy.noise(int(counts.sum()))
+        noise = self._privacy.noise(int(counts.sum()))
+        actions, width = self._left[design[0].support], self._width(design, counts, noise)
+        return Batch(number=number, actions=actions, counts=counts, noise=noise, width=width)
 
-    def _width(self, counts: Indices, noise: RewardNoise) -> float:
+    def _width(self, designed: tuple[Design, Vectors, Vectors], counts: Indices, noise: RewardNoise) -> float:
         """γ: how far off the estimate of any action that is left may be, except with small probability."""
-        design, rows, _ = self._designed()
+        design, rows, _ = designed
         played = rows[design.support]
         inverse = np.linalg.inv((played * counts[:, None]).T @ played)
         lengths = np.einsum("ki,ij,kj->k", rows, inverse, rows, optimize=True)
@@ -508,7 +484,7 @@ class LinearBandit:
         matrix = (played * counts[:, None]).T @ played
         inner = np.linalg.solve(matrix, played.T @ totals)
         estimates = rows @ inner
-        width = self._width(counts, batch.noise)
+        width = self._width(self._designed(), counts, batch.noise)
         kept = estimates >= estimates.max() - 2 * width
         self._parameter = np.linalg.pinv(basis) @ inner
         self._widths.append(width)

@@ -51,7 +51,7 @@ class SupportOracle(FrequencyOracle):
 
     @abstractmethod
     def _share(self, one: int, other: int, third: int) -> float:
-        """The blanket's mass, in real arithmetic, of reports that are likely, or not, for three categories."""
+        """The blanket's mass of reports that are likely, or not, for each of three categories."""
 
     @property
     def _exact(self) -> bool:
