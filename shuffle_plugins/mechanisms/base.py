@@ -532,7 +532,7 @@ class FrequencyOracle(Mechanism):
 
     @override
     def randomize(self, x: Tensor, *, randomness: Randomness | None = None) -> Reports:
-        """Report each client's category, (clients,) integers in [0, dim), once, at a cost of ε0 per client."""
+        """Report each client's category, (clients,) integers in [0, dim), once, at a cost of ε0 each."""
         return self.randomize_categories(self.check_categories(x), secure(randomness))
 
     def randomize_sum(self, x: Tensor, *, randomness: Randomness | None = None) -> Tensor:
