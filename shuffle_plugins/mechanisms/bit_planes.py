@@ -543,8 +543,8 @@ class SampledBits(LInfBitPlanes):
 
     ``linf-bit-planes`` with one level, the last: s messages, of mean :math:`\tanh(ε_0/2s) \, x_j/r` each, and
     :math:`E\|R(x) - x\|^2 = r^2 \coth^2(ε_0/2s) \sum_i b_i - \|x\|^2`. The thesis's bits b of {0, 1}^d are
-    the corners r(2b - 1): their means are (mean/r + 1)/2. By default s is the best, about ε0/2.18 for large d;
-    Thm 3.3.1 takes ceil(ε0).
+    the corners r(2b - 1): their means are (mean/r + 1)/2. By default s is the best, about ε0/2.18 for large
+    d; Thm 3.3.1 takes ceil(ε0).
     """
 
     name: ClassVar[str] = "sampled-bits"

@@ -14,6 +14,7 @@ from typing import Annotated, ClassVar
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket, RecordTypes
+from shuffle_plugins.accounting.numerics.search import narrowed
 from shuffle_plugins.compressors.hadamard import hadamard_scatter, hadamard_signs, padded_dim
 from shuffle_plugins.compressors.quantization import flip_threshold, odds_below
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
@@ -46,7 +47,7 @@ class LimitedHadamard(FrequencyOracle):
     A report is a uniform group j, a column of the Hadamard matrix of size S > K, and a bit Y, which answers
     whether :math:`H_{x+1,j} = 1`: 1 with probability q if so, q/e else. q = e/(e+1) if the answer may take
     R ≥ H2(1/(e+1)) bits of private randomness; below, the smaller solution of H2(q) = R, which costs accuracy
-    and saves keys, not privacy. Odds are at most e, also as rounded to multiples of 2**-62.
+    and saves keys, not privacy.
 
     The lower bound of Theorem 7.3.1 for R < H2(1/(e+1)), with q² in the denominator, is wrong: at ε0 = 1,
     R = 0.0114 and K = 1000 this very mechanism has less error. The order is 1/q.
@@ -108,8 +109,7 @@ class LimitedHadamard(FrequencyOracle):
     def blanket(self) -> Blanket:
         """That of its own two answers with limited randomness; else of the masses of Hadamard response.
 
-        Of a random group, and either answer, any three categories make any of the 8 combinations equally
-        likely.
+        Of a random group any three categories make any of the 8 combinations equally likely.
         """
         yes, no = self._answers
         if yes + no < WHOLE:
@@ -152,13 +152,7 @@ class LimitedHadamard(FrequencyOracle):
 
 def _smaller_probability(entropy: float) -> float:
     """The largest p in [0, 1/2] whose entropy, up to rounding, is at most the given number of bits."""
-    low, high = 0.0, 0.5
-    for _ in range(1100):
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        low, high = (middle, high) if binary_entropy(middle) <= entropy else (low, middle)
-    return low
+    return narrowed(lambda p: binary_entropy(p) <= entropy, 1e-300, 0.5, precision=1e-15)[0]
 
 
 def _limited_blanket(*, local_epsilon: float, yes: int, no: int) -> Blanket:
@@ -195,12 +189,10 @@ def _limited_blanket(*, local_epsilon: float, yes: int, no: int) -> Blanket:
 
 @dataclass(frozen=True, eq=False)
 class LayeredReports:
-    """What the clients of a round make.
+    """What the clients of a round make: reports of the last level, which anybody may see, and keys.
 
-    Attributes:
-        public: reports of the last level; anybody may see them.
-        keys: uint8 (clients, levels): column j turns public reports into those of level j, and gives away as
-            much as they do: send it to that analyst alone.
+    Column j of ``keys``, uint8 (clients, levels), turns public reports into those of level j, and gives away
+    as much as they do: send it to that analyst alone.
     """
 
     public: Reports
@@ -211,10 +203,9 @@ class MultilevelHadamard:
     r"""Successive refinement of one-bit Hadamard response (Girgis's thesis, section 7.4, Theorem 7.4.1).
 
     For :math:`ε_1 > \dots > ε_d` a client flips the answer of a :class:`~.LimitedHadamard` at ε_1 further,
-    level by level: :math:`Y^j` is a report of ``levels[j - 1]``, whose mechanism sums and accounts it.
-    :math:`Y^d` is public; the analyst of level j gets the key :math:`L^j` for :math:`Y^j = Y^d ⊕ L^j`. What
-    an analyst sees costs ε_j, and a coalition learns what its most trusted member knows, and no more. Flips
-    are rounded so that no level exceeds its ε. A key belongs to its report: put both in one order, or leave
+    level by level: :math:`Y^j` is a report of ``levels[j - 1]``. :math:`Y^d` is public; the analyst of level
+    j gets the key :math:`L^j` for :math:`Y^j = Y^d ⊕ L^j`. What an analyst sees costs ε_j, and a coalition
+    learns what its most trusted member knows. A key belongs to its report: put both in one order, or leave
     reports unshuffled.
 
     Args:

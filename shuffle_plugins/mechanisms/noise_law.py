@@ -56,9 +56,8 @@ def discrete_laplace_blanket(*, local_epsilon: float, steps: int) -> Blanket:
 def discrete_laplace_instances(*, rate: float, steps: int, axes: int) -> tuple[Atoms, ...]:
     """The instances of noise P[k] ∝ e^(−rate·|k|) on whole numbers that tell most: on a line, and on axes.
 
-    Records are ``steps`` apart on a line, and everybody else's is between them. With more coordinates records
-    may also be half as far from 0 on axes, which tells more in large rounds: one on each of two and everybody
-    else's at 0, opposite to one of them, or on a third; or both on one, and everybody else's on another.
+    Records are ``steps`` apart on a line, and everybody else's is between them; or all are half as far from 0
+    on axes, which tells more in large rounds.
     """
     places = sorted({round(steps * i / 16) for i in range(9)})  # of everybody else
     edges = np.unique(np.round(np.linspace(0, steps, _LINE_CELLS + 1)).astype(np.int64))
@@ -118,7 +117,7 @@ def discrete_laplace_information(*, local_epsilon: float, steps: int) -> float:
 def laplace_ball_information(*, rate: float, radius: float, dim: int) -> float:
     """How much a report tells of vectors of an l1 ball, at most (section 8 of the proofs on noise).
 
-    ``rate`` is how fast the noise falls, in nats per step, and ``radius`` is in steps; dim is at least 2.
+    The noise falls by ``rate`` nats per step; ``radius`` is in steps, and dim at least 2.
     """
     spread = min(radius, dim / 4)  # variance of the rounded vector's norm, at most
     candidates = []
@@ -159,8 +158,8 @@ def _whole_ball_information(radius: float, rate: float, *, every: int = 1) -> fl
 def gaussian_blanket(*, sigma: float, radius: float, tail: float = 1e-18) -> Blanket:
     """Gaussian noise on an interval: x in [−radius, radius] is released as x + N(0, sigma²).
 
-    Its weights have no bound. They are cut at a level, which becomes the blanket's ``local_epsilon``; the
-    mass of the client's own report above it is the blanket's ``tail``, at most the one given, in (0, 0.01].
+    Its weights have no bound. They are cut at the blanket's ``local_epsilon``; the mass of the client's own
+    report above it is the blanket's ``tail``, at most the one given, in (0, 0.01].
     """
     checks.number("sigma", sigma, above=0)
     checks.number("radius", radius, above=0)
@@ -185,8 +184,7 @@ def gaussian_blanket(*, sigma: float, radius: float, tail: float = 1e-18) -> Bla
 def gaussian_instance(*, sigma: float, radius: float) -> Atoms:
     """The instance of records ±radius plus N(0, sigma²), rounded to whole numbers; both are in steps.
 
-    Everybody else holds −radius: a third record tells most at one of the ends (section 4 of the proofs on
-    noise).
+    Everybody else holds −radius, which tells most (section 4 of the proofs on noise).
     """
     return _gaussian_cells(sigma, ((radius, 1.0),))
 
@@ -264,13 +262,8 @@ def _on_levels(
 ) -> Blanket:
     """Spread one edge of a blanket over levels of r, at equal mean.
 
-    Args:
-        log_weights: increasing logs of r, from 0 to the largest, shape (cells + 1,).
-        blanket: ω mass between neighbours, shape (cells,).
-        record: the record's own mass there, r times as much.
-        last: ω mass at the largest weight.
-        tail: what was cut.
-        low: ω mass at (1, 1).
+    Between neighbours of increasing ``log_weights`` from 0 on there are ω masses ``blanket`` and the record's
+    own masses ``record``, r times as much; ω has mass ``last`` at the largest weight and ``low`` at (1, 1).
     """
     weights = np.exp(log_weights)
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -100,8 +100,8 @@ class SupportOracle(FrequencyOracle):
 class Mixture:
     r"""With probability γ a report is uniform among those likely for x, otherwise uniform among all.
 
-    A likely report is :math:`1 + γ/((1-γ)\,share)` times as probable as another one. γ is ``kept``/2**62,
-    rounded down, so these odds never exceed e^ε0; ``share`` is the part of all reports that is likely for x.
+    γ is ``kept``/2**62, rounded down, so that odds never exceed e^ε0; ``share`` is the part of all reports
+    that is likely for x.
     """
 
     kept: int
@@ -109,9 +109,7 @@ class Mixture:
 
     @classmethod
     def of(cls, local_epsilon: float, *, share: Fraction) -> Mixture:
-        r"""The largest γ within ε0, :math:`γ \le (e^{ε_0}-1)\,share / (1 + (e^{ε_0}-1)\,share)`; at least
-        2**-62.
-        """
+        """The largest γ within ε0; at least 2**-62."""
         weight = (odds_below(checks.local_epsilon(local_epsilon)) - 1) * share
         kept = math.floor(WHOLE * weight / (1 + weight))
         if kept < 1:
@@ -133,7 +131,7 @@ class Mixture:
 
     @property
     def odds(self) -> Fraction:
-        """How much more probable a likely report is than another one, at most e^ε0."""
+        """Of a likely report over another one, at most e^ε0."""
         return 1 + Fraction(self.kept, WHOLE - self.kept) / self.share
 
     def truthful(self, count: int, randomness: Randomness, device: torch.device | str) -> Tensor:
@@ -314,9 +312,9 @@ class LocalHashing(MixtureOracle):
     r"""Optimal local hashing (Wang, Blocki, Li, Jha 2017), with a hash family that is exactly uniform.
 
     A client draws a hash :math:`h(x) = \sum_j a_j x_j \bmod g` of the bits of its category, and sends its
-    coefficients a with a value in [0, g): h(x) with odds e^ε0 over any other. A report supports the
-    categories of that hash. Three categories' hash values are as those of a random function
-    (``docs/proofs/mechanisms.md``, section 3). Summing takes clients x dim comparisons.
+    coefficients a with a value in [0, g): h(x) with odds e^ε0 over any other. Three categories' hash values
+    are as those of a random function (``docs/proofs/mechanisms.md``, section 3). Summing takes clients x dim
+    comparisons.
 
     Attributes:
         buckets: g, range of the hash, in [2, 2**31]; the best one, about e^ε0 + 1, by default.
@@ -346,7 +344,6 @@ class LocalHashing(MixtureOracle):
     @property
     @override
     def layout(self) -> ReportLayout:
-        """The hash function's coefficients and the hashed category, all below the hash's range."""
         field = FieldLayout((self._buckets - 1).bit_length(), self._digits + 1)
         return ReportLayout(self.name, self.dim, (field,))
 
@@ -422,10 +419,9 @@ def _subset_size(local_epsilon: float, categories: int) -> int:
 class SubsetSelection(MixtureOracle):
     """Subset selection (Wang et al. 2016; Ye, Barg 2018): the least error of the oracles here, in more bits.
 
-    A report is a set of s categories; those with the true one have odds e^ε0 over the rest. It is a uniform
-    set through a fixed element, shifted cyclically to x, or to a uniform category. On the wire a set is its
-    rank, ceil(log2 C(K, s)) bits, while that is at most 62; else its s elements or K flags, whichever is
-    shorter.
+    A report is a set of s categories; those with the true one have odds e^ε0 over the rest. On the wire a set
+    is its rank, ceil(log2 C(K, s)) bits, while that is at most 62; else its s elements or K flags, whichever
+    is shorter.
 
     Attributes:
         size: s, categories in a report, in [1, K/2]; the best one, about K/(e^ε0 + 1), by default.
@@ -548,9 +544,7 @@ def rank_bits(things: int, size: int) -> int | None:
 
 
 def rank(sets: Tensor, *, things: int) -> Tensor:
-    """Rank of each set, (clients, size) ascending, in colexicographic order: Σ C(c_i, i + 1) over c_0 < c_1 <
-    …
-    """
+    """Rank of each set, (clients, size) ascending, in colexicographic order: Σ C(c_i, i + 1)."""
     ranks = sets.new_zeros(len(sets))
     for i in range(sets.shape[1]):
         ranks += _choices(sets[:, i], i + 1, things=things)
@@ -602,8 +596,7 @@ def _binomials(things: Tensor, size: int) -> Tensor:
 def elements_through(anchors: Tensor, *, things: int, size: int, randomness: Randomness) -> Tensor:
     """A uniform set of ``size`` of ``things`` among those with the anchor, (clients, size) ascending.
 
-    The other elements are Floyd's draw (Bentley, Floyd 1987): one integer each, none rejected for being
-    taken.
+    The other elements are Floyd's draw (Bentley, Floyd 1987): one integer each.
     """
     chosen = torch.zeros(len(anchors), size, dtype=torch.int64, device=anchors.device)
     for i, last in enumerate(range(things - size, things - 1), start=1):
@@ -616,8 +609,7 @@ def elements_through(anchors: Tensor, *, things: int, size: int, randomness: Ran
 def flags_through(anchors: Tensor, *, things: int, size: int, randomness: Randomness) -> Tensor:
     """The same draw as flags 0 and 1, uint8 (clients, things), for sets that are not small.
 
-    The others are the first ``size`` - 1 distinct values of a stream of uniform ones, about 1.4 integers for
-    each.
+    The others are the first ``size`` - 1 distinct values of a stream of uniform ones.
     """
     flags = torch.zeros(len(anchors), things, dtype=torch.uint8, device=anchors.device)
     flags.scatter_(1, anchors.unsqueeze(1), 1)
@@ -634,7 +626,7 @@ def flags_through(anchors: Tensor, *, things: int, size: int, randomness: Random
 
 
 def _column_counts(flags: Tensor) -> Tensor:
-    """How many ones each column of (rows, columns) has, int64 (columns,), without widening all of them."""
+    """How many ones each column has, int64, without widening all of them."""
     counts = torch.zeros(flags.shape[1], dtype=torch.int64, device=flags.device)
     for start in range(0, len(flags), 255):  # ones that a byte can count
         counts += flags[start : start + 255].sum(dim=0, dtype=torch.uint8)

@@ -35,8 +35,7 @@ class KeyLaw(Ranged):
     def shortest(cls, *, local_epsilon: float, categories: int) -> KeyLaw:
         r"""The key of least entropy that hides one of K categories and lets it be recovered (Theorem 7.5.1).
 
-        N = K, and s is one of the whole numbers about :math:`K\,(e^{ε_0}(ε_0 - 1) + 1)/(e^{ε_0} - 1)^2`, at
-        least 1.
+        N = K, and s is a whole number next to :math:`K\,(e^{ε_0}(ε_0 - 1) + 1)/(e^{ε_0} - 1)^2`.
         """
         checks.local_epsilon(local_epsilon)
         checks.categories(categories)
@@ -50,7 +49,7 @@ class KeyLaw(Ranged):
         """The key of Hadamard response in blocks (Acharya, Sun, Zhang 2019), which is recoverable too.
 
         Theorem 7.5.2: B = 2^(ceil(log2 min(e^ε0, 2K)) - 1) blocks of b = 2^ceil(log2(K/B + 1)) columns, N =
-        B·b and s = b/2. Randomness and error are both within a constant of the best.
+        B·b and s = b/2.
         """
         checks.local_epsilon(local_epsilon)
         checks.categories(categories)
