@@ -52,10 +52,9 @@ class Design:
 def near_optimal_design(actions: Vectors, *, slack: float = 2.0) -> Design:
     """A design of few of the actions (actions, dim) with largest ‖a‖² at most ``slack`` times the optimum m.
 
-    Frank-Wolfe (Fedorov, Wynn) from m actions that span the space, found greedily, with exact steps: weight
-    moves to the action of the largest ‖a‖². Then actions are removed, at an equal V(π) or a larger one,
-    until at most m(m + 1)/2 are left (Carathéodory). Lattimore and Szepesvári 2020, chapter 21; Lemma 6.3.2
-    of the thesis, which takes a slack of 2.
+    Frank-Wolfe (Fedorov, Wynn) from m actions that span the space, with exact steps. Then actions are
+    removed, at an equal V(π) or a larger one, until at most m(m + 1)/2 are left (Carathéodory). Lattimore and
+    Szepesvári 2020, chapter 21; Lemma 6.3.2 of the thesis, which takes a slack of 2.
     """
     checks.number("slack", slack, at_least=_LEAST_SLACK)
     rows, _ = span_coordinates(checked_actions(actions))
@@ -85,9 +84,8 @@ def even_design(actions: Vectors) -> Design:
 def unit_ball_net(*, dim: int, spacing: float) -> Vectors:
     """Points of the unit sphere such that every point of it is within ``spacing`` of one, (points, dim).
 
-    Stands for the unit ball as a set of actions: a linear reward is largest on the sphere. There are 2 points
-    in one dimension and π/arcsin(spacing/2)/2 in two; in more a net has too many for any method that looks at
-    each. The thesis takes ``spacing``, in (0, 1], as 1/T.
+    Stands for the unit ball as a set of actions, in one or two dimensions: a linear reward is largest on the
+    sphere. The thesis takes ``spacing``, in (0, 1], as 1/T.
     """
     checks.dim(dim)
     checks.number("spacing", spacing, above=0, at_most=1)
@@ -177,11 +175,9 @@ class ContextualActions:
 
     A client comes with a context c, such as an age group, and action a then has the features φ(c, a). A
     policy says which action to play in each context; those worth playing are argmax_a ⟨φ(c, a), θ⟩ for some
-    θ. Its expected features g(θ) are known, and its expected reward is ⟨θ*, g(θ)⟩ (Hanna, Yang, Fragouli
-    2023; Corollary 6.3.1 of the thesis). The client is told the policy, looks up its own action and reports
-    its reward. So its context enters nothing but the reward, whose noise protects both: joint differential
-    privacy in the central model, ε0-LDP and (ε, δ)-DP of all that the server sees in the local and the
-    shuffle model.
+    θ, and have known expected features (Hanna, Yang, Fragouli 2023; Corollary 6.3.1 of the thesis). The
+    client is told the policy, looks up its own action and reports its reward: its context enters nothing
+    else, so that the reward's noise protects both. In the central model that is joint differential privacy.
 
     Attributes:
         features: φ, (contexts, actions, dim) float64, each of norm at most 1.
@@ -244,9 +240,9 @@ def every_policy(features: Floats, law: Floats) -> ContextualActions:
 def sampled_policies(features: Floats, law: Floats, *, samples: int, seed: int = 0) -> ContextualActions:
     """The policies that random directions θ make best, uniform on the sphere; alike ones once.
 
-    For any dimension. If one of the ``samples`` directions lies within ζ of θ*/‖θ*‖ the best of these
-    policies is worth at most 2ζ less than the best of all, per client. Directions and law are public and must
-    not come from clients' data. ``features`` and ``law`` are as of :class:`ContextualActions`.
+    If a direction lies within ζ of θ*/‖θ*‖ the best of these policies is worth at most 2ζ less than the best
+    of all, per client. Directions and law are public and must not come from clients' data. ``features`` and
+    ``law`` are as of :class:`ContextualActions`.
     """
     found, probabilities = _checked(features, law)
     checks.whole("samples", samples)

@@ -3,9 +3,8 @@
 Algorithms 6.3.1, 6.3.2 and 6.4.1 of Girgis's thesis (*Privacy-preserving distributed machine learning*, UCLA
 2023). T clients come in all; batch i has about q^i of them, q = (2T)^(1/ln T), for i = 1 … ⌊ln T⌋ - 1. Each
 is given an action of the *core set*, a near-optimal design; least squares estimates all rewards, and each
-action more than 2γ below the best is dropped. The *width* γ is how far estimates may be off: with probability
-1 - 1/T at least, none of any batch is off by more. It is computed, because two of the closed forms that the
-thesis prints for it do not hold. At last, all remaining clients are given the action with the best estimate.
+action more than twice the *width* γ below the best is dropped: with probability 1 - 1/T no estimate is off by
+more than γ. The remaining clients are given the action that is best at last.
 """
 
 from __future__ import annotations
@@ -58,14 +57,12 @@ class Batch:
 
     Attributes:
         number: which batch of the run it is, counted from 1.
-        actions: indices of the actions to play, int64 (played,).
-        counts: how many clients are given each of these actions, int64 (played,).
-        noise: the noise that protects the rewards, and what it costs in ε: recorded before the batch is
-            handed out.
+        actions: indices of the actions to play, int64 (played,), each by ``counts`` clients.
+        noise: protects the rewards; what it costs is recorded before the batch is handed out.
         width: γ, if all rewards come: how far off the estimate of any action may be. Actions more than 2γ
             below the best one are dropped.
-        final: whether this is the last batch, which gives the best action to all clients that are left.
-            Nothing is learnt from it, so no rewards are asked for, and none need protection.
+        final: whether this is the last batch, which gives the best action to all clients that are left. It
+            asks for no rewards.
     """
 
     number: int
@@ -95,8 +92,7 @@ class Batch:
         """Turn rewards, (clients,) in [-1, 1], into what the clients send, one report for each.
 
         In the local and the shuffle model every client calls this on its own device, with its own reward
-        alone; a client without a reward reports 0. Else rewards come back as they are: the server is trusted
-        with them.
+        alone; a client without a reward reports 0. Else rewards come back as they are.
         """
         if self.final:
             raise ValueError("the last batch asks for no rewards: keep them")
@@ -108,15 +104,12 @@ class LinearBandit:
 
     Args:
         actions: features of the actions, (actions, dim) float64, of Euclidean norm at most 1. The expected
-            reward of an action is ⟨θ*, features⟩, where the vector θ* is unknown and ‖θ*‖ ≤ 1. Every reward
-            lies in [-1, 1].
+            reward of an action is ⟨θ*, features⟩, ‖θ*‖ ≤ 1. Every reward lies in [-1, 1].
         horizon: T, how many clients will come in all, each for one action; at least 8.
         privacy: who is trusted with rewards.
-        failure: β, the probability that some estimate is off by more than its width γ, so that the best
-            action may be dropped; 1/T by default. It has no influence on privacy.
-        slack: how many times larger than the optimum the largest variance of an estimate may be; see
-            :func:`near_optimal_design`.
-        core_set: False plays all actions that are left, equally often; it is there to compare with.
+        failure: β, the probability that some estimate is off by more than its width γ; 1/T by default.
+        slack: of :func:`near_optimal_design`.
+        core_set: False plays all actions that are left, equally often, to compare with.
 
     Example:
         >>> bandit = LinearBandit(actions=features, horizon=100_000, privacy=CentralModel(epsilon=1.0))
@@ -191,8 +184,7 @@ class LinearBandit:
     def epsilon(self) -> EpsilonInterval | None:
         """What the run has cost any client so far, replace-one; None if nothing was protected.
 
-        Each client is in one batch only, so this is the cost of the batch that costs most. It includes a
-        batch whose rewards are still awaited.
+        The cost of the batch that costs most, one whose rewards are still awaited included.
         """
         costs = [cost for cost in self._costs if cost is not None]
         return max(costs, key=lambda cost: cost.upper) if costs else None
@@ -268,8 +260,8 @@ class LinearBandit:
     def select(self) -> Batch | None:
         """The next batch: which actions to give to how many clients. None once every client has an action.
 
-        The batch's cost is recorded before the batch is returned, whether or not its rewards ever come. The
-        bandit then waits for the rewards: give them to :meth:`update`, or give them up by :meth:`discard`.
+        Its cost is recorded whether or not its rewards ever come. The bandit then waits for them: give them
+        to :meth:`update`, or give them up by :meth:`discard`.
         """
         if self._open is not None:
             raise ValueError(
@@ -307,10 +299,9 @@ class LinearBandit:
         """Estimate rewards from the reports of a batch, and drop the actions that are clearly worse.
 
         Args:
-            batch: the batch whose rewards are awaited: what :meth:`select` returned last.
+            batch: what :meth:`select` returned last.
             actions: the action that each report is about, (reports,), indices as in :meth:`Batch.assignment`.
-                In the shuffle model the shuffler hands out the pairs of action and report, in an order that
-                does not show which client a pair comes from.
+                The shuffler hands out the pairs in an order that does not show whose they are.
             reports: what :meth:`Batch.randomize` gave, (reports,); in the shuffle model of all clients.
             randomness: source of the central model's noise, which is added here, once.
         """
@@ -343,8 +334,7 @@ class LinearBandit:
         """All that :meth:`load_state_dict` needs to go on, as plain types that JSON can hold.
 
         Save it after every :meth:`select`, before the actions are given to clients, and after every
-        :meth:`update`. Otherwise a run that goes on from an older state could draw new noise for rewards that
-        were released already, and that would cost more ε than is recorded.
+        :meth:`update`: a run that went on from an older state would cost more ε than is recorded.
         """
         return {
             "format": _STATE_FORMAT,
@@ -571,9 +561,8 @@ class Environment:
     ) -> Play:
         """Simulate all clients of a fresh bandit with these actions; sums are drawn from their exact law.
 
-        Its seconds do not grow with the number of clients. Rewards and noise have streams of their own, so
-        that with one seed bandits of different privacy models see the same rewards as long as they play the
-        same batches. The seed is not secure. ``on_batch`` is called with each batch.
+        Rewards and noise have streams of their own, so that with one seed bandits of different privacy models
+        see the same rewards while they play the same batches. The seed is not secure.
         """
         if bandit.remaining_clients != bandit.horizon or len(bandit.remaining_actions) != len(self.actions):
             raise ValueError("play a fresh bandit that has the environment's actions")

@@ -86,12 +86,9 @@ class RewardNoise:
     def width(self, *, lengths: Floats, coefficients: Vectors, counts: Indices, failure: float) -> float:
         """γ: how far the estimated reward of any action may be off, rounded up.
 
-        Args:
-            lengths: ‖a‖² in the inverse of V of each action a, (actions,).
-            coefficients: aᵀV⁻¹b for the actions b that were played, (actions, played).
-            counts: how often each of them was played, (played,).
-            failure: the probability, in (0, 1), with which one action's estimate may be off by more, in
-                either direction.
+        ``lengths`` are ‖a‖² in the inverse of V of each action a, (actions,), ``coefficients`` aᵀV⁻¹b for the
+        actions b that were played, (actions, played), each as often as ``counts`` says; one action's estimate
+        is off by more with probability at most ``failure``.
         """
         # a reward in [-1, 1] is 1-sub-Gaussian about its mean (Hoeffding's lemma)
         return math.sqrt(2 * math.log(4 / failure) * float(lengths.max())) * _ROUNDING
@@ -109,7 +106,7 @@ class RewardNoise:
     ) -> Floats:
         """Unbiased sums of the rewards of each of ``played`` actions, with all the noise asked for.
 
-        ``sent`` are those of :meth:`randomized`, and ``places`` those of their actions among the played.
+        ``places`` are those of the actions among the played.
         """
         found: Floats = np.bincount(places, weights=_as_they_are(sent), minlength=played).astype(np.float64)
         return found
@@ -329,10 +326,9 @@ class ShuffledModel(PrivacyModel):
     """Nobody but a shuffler is trusted: clients randomise, the shuffler hides who was given which action.
 
     Algorithm 6.4.1. The shuffler puts the actions of a batch in a secret random order and gives one to each
-    client; the server gets the pairs (action, report) and does not learn whose they are. So a report comes
-    from a slot of a secret permutation, and its law depends on the slot's action: Claim 6 of
-    ``docs/proofs/accounting.md``, an epoch of all clients of the batch. The accountant finds the largest ε0
-    at which that costs at most (ε, δ). Reports of ε0 = ε are always allowed.
+    client; the server does not learn whose a pair (action, report) is. So a report comes from a slot of a
+    secret permutation, and its law depends on the slot's action: an epoch of all clients of the batch (Claim
+    6 of ``docs/proofs/accounting.md``). ε0 is the largest at which that costs at most (ε, δ), at least ε.
 
     Attributes:
         epsilon: ε against the server and all who see what it plays, in [1e-3, 500].
@@ -457,7 +453,16 @@ def _shuffled(
         return _reports(mechanism, local, cost)
     local = min(max(_amplified(epsilon, delta, reports, mechanism), epsilon), checks.MAX_LOCAL_EPSILON)
     accountant = ShuffleAccountant()
-    accountant.step(_batch_round(local, reports, mechanism))
+    accountant.step(
+        ShuffleRound(
+            local_epsilon=local,
+            population=reports,
+            cohort=1,
+            sampling=Sampling.EPOCH,
+            mechanism=mechanism.value,
+            blanket=blanket(mechanism.value, local_epsilon=local, dim=1),
+        )
+    )
     cost = accountant.epsilon(delta, lower=False)
     if cost.upper > local:  # ε0-LDP reports cost ε0 at most, shuffled or not
         cost = replace(cost, upper=local, upper_bound=_UNSHUFFLED)
@@ -483,18 +488,6 @@ def _amplified(epsilon: float, delta: float, reports: int, mechanism: RewardMech
         )
     except ValueError:
         return 0.0
-
-
-def _batch_round(local_epsilon: float, reports: int, mechanism: RewardMechanism) -> ShuffleRound:
-    """A batch whose reports come from the slots of a secret permutation: an epoch of batches of one."""
-    return ShuffleRound(
-        local_epsilon=local_epsilon,
-        population=reports,
-        cohort=1,
-        sampling=Sampling.EPOCH,
-        mechanism=mechanism.value,
-        blanket=blanket(mechanism.value, local_epsilon=local_epsilon, dim=1),
-    )
 
 
 def _laplace_sums(copies: Indices, *, rate: float, rng: np.random.Generator) -> Floats:

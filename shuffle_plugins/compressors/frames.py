@@ -46,10 +46,7 @@ def public_signs(purpose: str, *, seed: int, count: int) -> Tensor:
 
 
 class TightFrame(ABC):
-    """``size`` public vectors of equal norm, of which every vector of length ``dim`` is a combination.
-
-    They are columns of a Hadamard matrix, cut to ``dim`` of its rows; ``size`` is a power of two.
-    """
+    """``size`` columns of a Hadamard matrix, cut to ``dim`` of its rows; ``size`` is a power of two."""
 
     dim: int
     size: int
@@ -65,10 +62,8 @@ class TightFrame(ABC):
         return self.dim == self.size
 
     def overlaps(self) -> NDArray[np.float64]:
-        """Inner products of what two unit coefficients reconstruct to, (size,) float64, by i XOR j.
-
-        These are columns of H/√size over the kept rows p, and H_pi·H_pj = H_p(i XOR j).
-        """
+        """Inner products of what two unit coefficients reconstruct to, (size,) float64, by i XOR j."""
+        # Columns of H/√size over the kept rows p, and H_pi·H_pj = H_p(i XOR j).
         found = np.zeros(self.size)
         found[self._kept_rows()] = 1.0
         width = 1
@@ -159,9 +154,8 @@ def kashin_level(dim: int) -> float:
 def kashin_stretch(dim: int, *, level: float) -> float:
     """How long coefficients may be over their vector: few vectors have longer ones (:class:`~.KashinFrame`).
 
-    At the frame's own level the mean over random vectors is 1.045 where N = 4d and 1.02 where N = 2d; single
-    ones of few numbers stray from it by up to 0.4/√d. Coefficients of a lower level are longer, and not
-    limited.
+    At the frame's own level the mean over random vectors is 1.045 where N = 4d and 1.02 where N = 2d, and few
+    stray from it by 0.4/√d. Coefficients of a lower level are longer, and not limited.
     """
     if level < kashin_level(dim):
         return math.inf
@@ -175,20 +169,18 @@ class KashinFrame(TightFrame):
     H is the N x N Hadamard matrix, N the smallest power of two that is at least 2d; D is a diagonal of random
     signs; P keeps d random rows, so U Uᵀ = I. (The first N/2 rows of H would have every column twice.)
 
-    :meth:`represent` looks for c with U c = x in the box ‖c‖∞ ≤ level·‖x‖₂/√N. From Uᵀx it takes up to eight
-    times 1.75 times the step to the projection, onto {c : U c = x}, of the nearest point of a box 0.85 times
-    as large. A row still outside goes on by Douglas-Rachford splitting, which converges wherever there is a
-    point strictly inside; after ``max_iterations`` it is scaled into the box, and represents s·x with s < 1.
-    Coefficients longer than ``stretch`` times their vector are shortened to it, too. They are 1.00 to 1.05
-    times as long, and up to 1.6 times of vectors close to a column of U.
+    :meth:`represent` looks for c with U c = x in the box ‖c‖∞ ≤ level·‖x‖₂/√N: by eight relaxed projections
+    from Uᵀx, and then by Douglas-Rachford splitting, which converges wherever there is a point strictly
+    inside. After ``max_iterations`` a row is scaled into the box, and represents s·x with s < 1. Coefficients
+    longer than ``stretch`` times their vector are shortened, too; most are 1.00 to 1.05 times as long.
 
-    A row along a column of U needs a level of about √(π/2)/√(1 - d/N); the default is a quarter above, and at
-    most √d: 2.22 where N = 2d, 1.81 where N = 4d. Rows chosen before the seed reach it. No such level holds
-    for all rows at once: 2**k entries of equal size, in an affine subspace of the indices, need √(2**k).
+    A row along a column of U needs a level of about √(π/2)/√(1 - d/N). The default is a quarter above, and at
+    most √d, and rows chosen before the seed reach it. No level holds for all rows at once: 2**k entries of
+    equal size, in an affine subspace of the indices, need √(2**k).
 
     Args:
         dim: d, length of a vector.
-        seed: any whole number, public: clients and analyzer use the same.
+        seed: public: clients and analyzer use the same.
         level: K, above 1; by default (0) as above. Lower means less noise in a mechanism and more iterations.
         max_iterations: when to give up on a row.
         stretch: ‖c‖₂/‖x‖₂, at most; at least 1. No limit by default.

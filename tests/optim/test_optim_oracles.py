@@ -15,8 +15,7 @@ from shuffle_plugins.accounting import (
 from shuffle_plugins.accounting.published.shuffles import clone_pair
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.optim import Local, OneMessage, PanPrivate, Unprotected, VectorSums
-from shuffle_plugins.optim.oracles import GradientTarget, Participation, RunningSum
-from shuffle_plugins.protocols import VectorSum
+from shuffle_plugins.optim.oracles import GradientTarget, Participation
 from shuffle_plugins.randomness import SeededRandomness
 
 F64 = torch.float64
@@ -167,38 +166,6 @@ def test_gradients_that_are_not_finite_release_nothing():
     for model in (VectorSums(), PanPrivate(), OneMessage(), Unprotected()):
         with pytest.raises(ValueError, match="nothing was released"):
             model.open(BATCHES, TARGET).mean(x, randomness=SeededRandomness(0))
-
-
-# -- pan-privacy ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_the_memory_of_a_stream_is_noisy_from_the_start_and_its_answer_twice():
-    protocol = VectorSum(dim=2, cohort=8, levels=4, coins=50)
-    x = torch.full((8, 2), 0.5, dtype=F64)
-    before, within, after = [], [], []
-    for seed in range(1500):
-        running = RunningSum(protocol, randomness=SeededRandomness(seed))
-        before.append(running.state.double())
-        for row in x[:4]:
-            running.receive(row.unsqueeze(0))
-        within.append(running.state.double())
-        running.receive(x[4:])
-        after.append(running.close())
-    coins = 8 * 50 / 4
-    assert torch.stack(before).var(0).mean() == pytest.approx(coins, rel=0.1)
-    assert torch.stack(within).var(0).mean() == pytest.approx(coins, rel=0.1)
-    found = torch.stack(after)
-    assert found.mean(0).tolist() == pytest.approx([4, 4], abs=0.5)
-    assert found.var(0).mean() == pytest.approx(2 * protocol.noise_variance, rel=0.1)
-    assert running.state.dtype == torch.int64
-
-
-def test_a_stream_of_another_length_is_not_answered():
-    running = RunningSum(VectorSum(dim=2, cohort=8, levels=4, coins=50), randomness=SeededRandomness(0))
-    running.receive(torch.zeros(7, 2))
-    with pytest.raises(ValueError, match="8 clients"):
-        running.close()
 
 
 def test_batches_are_disjoint_and_cohorts_have_their_law():
