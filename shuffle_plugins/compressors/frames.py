@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -49,7 +49,11 @@ class TightFrame(ABC):
     """``size`` columns of a Hadamard matrix, cut to ``dim`` of its rows; ``size`` is a power of two."""
 
     dim: int
-    size: int
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many there are."""
 
     @property
     def column_square(self) -> float:
@@ -100,12 +104,14 @@ class Rotation(TightFrame):
 
     dim: int
     seed: int
-    size: int = field(init=False, repr=False, compare=False)
-    """Length of a rotated vector: the next power of two."""
 
     def __post_init__(self) -> None:
         checks.whole("public seed", self.seed, at_least=-math.inf)
-        object.__setattr__(self, "size", padded_dim(self.dim))
+
+    @cached_property
+    @override
+    def size(self) -> int:
+        return padded_dim(self.dim)
 
     @cached_property
     def signs(self) -> Tensor:
@@ -114,30 +120,19 @@ class Rotation(TightFrame):
 
     @override
     def represent(self, x: Tensor) -> Tensor:
-        if x.dim() == 0 or x.shape[-1] != self.dim:
-            raise ValueError(f"this rotation takes vectors of length {self.dim}, got shape {tuple(x.shape)}")
         return padded_transform(x, signs=self.signs, normalized=True)
 
     @override
     def reconstruct(self, coefficients: Tensor) -> Tensor:
-        if coefficients.dim() == 0 or coefficients.shape[-1] != self.size:
-            got = tuple(coefficients.shape)
-            raise ValueError(f"this rotation returns vectors of length {self.size}, got {got}")
         back = hadamard_transform(coefficients, normalized=True)[..., : self.dim]
         return back * self.signs.to(back.device)
 
     @override
     def coefficients(self, x: Tensor | Rows, indices: Tensor) -> Tensor:
-        rows = Rows.of(x)
-        if rows.dim != self.dim:
-            raise ValueError(f"this rotation takes vectors of length {self.dim}, got {rows.dim}")
-        return hadamard_coefficients(rows, indices, signs=self.signs).mul_(self.size**-0.5)
+        return hadamard_coefficients(x, indices, signs=self.signs).mul_(self.size**-0.5)
 
     def _kept_rows(self) -> NDArray[np.int64]:
         return np.arange(self.dim)
-
-    def __hash__(self) -> int:
-        return hash((self.dim, self.seed))
 
 
 def kashin_size(dim: int) -> int:
@@ -191,11 +186,9 @@ class KashinFrame(TightFrame):
     level: float = 0.0
     max_iterations: int = 200
     stretch: float = math.inf
-    size: int = field(init=False, repr=False, compare=False)
-    """N, the number of coefficients."""
 
     def __post_init__(self) -> None:
-        size = kashin_size(checks.dim(self.dim))
+        checks.dim(self.dim)
         if self.level == 0.0:
             object.__setattr__(self, "level", kashin_level(self.dim))
         checks.number("level", self.level, above=1)
@@ -205,7 +198,11 @@ class KashinFrame(TightFrame):
                 f"coefficients are at least as long as their vector, got stretch={self.stretch!r}"
             )
         checks.whole("public seed", self.seed, at_least=-math.inf)
-        object.__setattr__(self, "size", size)
+
+    @cached_property
+    @override
+    def size(self) -> int:
+        return kashin_size(self.dim)
 
     @cached_property
     def _rows_kept(self) -> NDArray[np.int64]:

@@ -276,14 +276,16 @@ class BitPlanes:
     plan: SampledPlan
     thresholds: tuple[SignThresholds, ...]
     constants: Constants = Constants.EXACT
-    blocks: CoordinateBlocks = field(init=False)
-    weights: tuple[float, ...] = field(init=False)
 
-    def __post_init__(self) -> None:
-        if len(self.thresholds) != self.plan.levels:
-            raise ValueError(f"{self.plan.levels} levels need as many thresholds, got {len(self.thresholds)}")
-        object.__setattr__(self, "blocks", CoordinateBlocks(dim=self.dim, count=self.plan.samples))
-        object.__setattr__(self, "weights", plane_weights(self.plan.levels))
+    @cached_property
+    def blocks(self) -> CoordinateBlocks:
+        """The coordinates, in as many blocks as are sampled."""
+        return CoordinateBlocks(dim=self.dim, count=self.plan.samples)
+
+    @cached_property
+    def weights(self) -> tuple[float, ...]:
+        """W_k of each level."""
+        return plane_weights(self.plan.levels)
 
     @classmethod
     def within(

@@ -199,6 +199,7 @@ class LayeredReports:
     keys: Tensor
 
 
+@dataclass(frozen=True, kw_only=True)
 class MultilevelHadamard:
     r"""Successive refinement of one-bit Hadamard response (Girgis's thesis, section 7.4, Theorem 7.4.1).
 
@@ -207,61 +208,61 @@ class MultilevelHadamard:
     j gets the key :math:`L^j` for :math:`Y^j = Y^d ⊕ L^j`. What an analyst sees costs ε_j, and a coalition
     learns what its most trusted member knows. A key belongs to its report: put both in one order, or leave
     reports unshuffled.
-
-    Args:
-        local_epsilons: ε_1 > … > ε_d in nats, each in [1e-9, 500].
     """
 
-    def __init__(self, *, local_epsilons: Sequence[float], dim: int) -> None:
-        if not local_epsilons:
-            raise ValueError("local_epsilons needs at least one level")
-        self._levels = tuple(LimitedHadamard(local_epsilon=epsilon, dim=dim) for epsilon in local_epsilons)
-        epsilons = [level.local_epsilon for level in self._levels]
-        if any(late >= early for early, late in pairwise(epsilons)):
-            raise ValueError(f"local_epsilons must fall from level to level, got {epsilons}")
-        self._steps, self._flips = _cascade(epsilons)
+    local_epsilons: Sequence[float]
+    dim: int
 
-    def __repr__(self) -> str:
-        epsilons = tuple(level.local_epsilon for level in self._levels)
-        return f"{type(self).__name__}(local_epsilons={epsilons!r}, dim={self.dim})"
+    def __post_init__(self) -> None:
+        epsilons = [level.local_epsilon for level in self.levels]
+        if not epsilons or any(late >= early for early, late in pairwise(epsilons)):
+            raise ValueError(f"local_epsilons are one or more that fall from level to level, got {epsilons}")
 
-    @property
+    @cached_property
     def levels(self) -> tuple[LimitedHadamard, ...]:
         """The mechanism of each level, which reads its reports; from the most trusted one to the public."""
-        return self._levels
+        return tuple(LimitedHadamard(local_epsilon=each, dim=self.dim) for each in self.local_epsilons)
 
-    @property
-    def dim(self) -> int:
-        """K, the number of categories."""
-        return self._levels[0].dim
+    @cached_property
+    def _cascade(self) -> tuple[tuple[int, ...], tuple[Fraction, ...]]:
+        """Thresholds of the steps, and the exact probability of a flip after each."""
+        steps, flips = [], []
+        flip = Fraction(0)
+        for level in self.levels:
+            target = 1 / (odds_below(level.local_epsilon) + 1)
+            step = max(math.ceil(WHOLE * (target - flip) / (1 - 2 * flip)), 0)
+            flip += Fraction(step, WHOLE) * (1 - 2 * flip)
+            steps.append(step)
+            flips.append(flip)
+        return tuple(steps), tuple(flips)
 
     @property
     def flip_probabilities(self) -> tuple[Fraction, ...]:
         """Exact probability with which each level's answer is flipped, at least 1/(e^ε + 1)."""
-        return self._flips
+        return self._cascade[1]
 
     @property
     def randomness_bits(self) -> float:
         """Σ H2(q_j): entropy of a client's noise, in bits."""
-        return math.fsum(binary_entropy(step / WHOLE) for step in self._steps)
+        return math.fsum(binary_entropy(step / WHOLE) for step in self._cascade[0])
 
     @property
     def separate_randomness_bits(self) -> float:
         """Σ H2(z_j): what a report for every analyst on its own would take, in bits."""
-        return math.fsum(binary_entropy(float(flip)) for flip in self._flips)
+        return math.fsum(binary_entropy(float(flip)) for flip in self.flip_probabilities)
 
     def randomize(self, x: Tensor, *, randomness: Randomness | None = None) -> LayeredReports:
         """Report each client's category, (clients,) integers in [0, dim), once for all levels."""
         randomness = secure(randomness)
-        reports = self._levels[0].randomize(x, randomness=randomness)
-        steps = torch.tensor([*self._steps[1:], 0], device=x.device).expand(len(x), len(self._levels))
+        reports = self.levels[0].randomize(x, randomness=randomness)
+        steps = torch.tensor([*self._cascade[0][1:], 0], device=x.device).expand(len(x), len(self.levels))
         noise = randomness.bernoulli(steps).to(torch.uint8)
         keys = noise.flip(1).cumsum(dim=1, dtype=torch.int64).flip(1).bitwise_and_(1).to(torch.uint8)
         return LayeredReports(public=_flipped(reports, keys[:, 0]), keys=keys)
 
     def unlock(self, public: Reports, key: Tensor) -> Reports:
         """The reports of the level that a key (clients,), in their order, belongs to: Y^j = Y^d ⊕ L^j."""
-        self._levels[0].layout.check(public)
+        self.levels[0].layout.check(public)
         bits = checked_categories(key, categories=2)
         if len(bits) != len(public):
             raise ValueError(f"a key has a bit for each of {len(public)} reports, got {len(bits)}")
@@ -271,16 +272,3 @@ class MultilevelHadamard:
 def _flipped(reports: Reports, bits: Tensor) -> Reports:
     groups, answers = (field.values for field in reports.fields)
     return reports.layout.reports(groups, answers.to(torch.int64) ^ bits.to(answers.device))
-
-
-def _cascade(local_epsilons: Sequence[float]) -> tuple[tuple[int, ...], tuple[Fraction, ...]]:
-    """Thresholds of the steps, and the exact probability of a flip after each."""
-    steps, flips = [], []
-    flip = Fraction(0)
-    for epsilon in local_epsilons:
-        target = 1 / (odds_below(epsilon) + 1)
-        step = max(math.ceil(WHOLE * (target - flip) / (1 - 2 * flip)), 0)
-        flip += Fraction(step, WHOLE) * (1 - 2 * flip)
-        steps.append(step)
-        flips.append(flip)
-    return tuple(steps), tuple(flips)

@@ -97,15 +97,10 @@ class CapParameters:
     pair_moment: float
 
 
+@lru_cache(maxsize=4096)
 def cap_parameters(*, local_epsilon: float, signs: int) -> CapParameters:
     """The cap of largest gain for patterns of that many signs, in [1, 20]."""
-    checks.local_epsilon(local_epsilon)
     checks.whole("signs", signs, at_most=MAX_SIGNS)
-    return _best_cap(local_epsilon, signs)
-
-
-@lru_cache(maxsize=4096)
-def _best_cap(local_epsilon: float, signs: int) -> CapParameters:
     low = SignThresholds.of(local_epsilon).low
     above_one = Fraction(WHOLE - 2 * low, low)  # at most e^ε0 - 1, and as good as equal
     caps = (_cap(signs, agreements, above_one) for agreements in range(signs // 2 + 1, signs + 1))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 from typing_extensions import override
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import LocalEpsilon, Ranged
+from shuffle_plugins.core.ranges import LocalEpsilon, Radius, Ranged
 from shuffle_plugins.core.reports import WIRE_VERSION, ReportLayout
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.base import LocalRandomizer
@@ -97,17 +97,13 @@ class MechanismSpec(Ranged, Spec):
 
     name: str
     local_epsilon: LocalEpsilon
-    radius: float = 1.0
+    radius: Radius = 1.0
     options: tuple[tuple[str, Option], ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise ValueError(f"a mechanism's name is a string, got {self.name!r}")
         super().__post_init__()
-        try:
-            object.__setattr__(self, "radius", checks.radius(self.radius))
-        except OverflowError as error:
-            raise ValueError("radius does not fit in a float") from error
         object.__setattr__(self, "options", _checked(self.options))
 
     @property
