@@ -60,7 +60,10 @@ _LOUDEST_BLANKET = 150.0  # keeps products of the blanket's weights in float64's
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GridNoise(LocalRandomizer):
-    """A randomizer whose report is, per coordinate, a noisy multiple of a public step, in so many bits."""
+    """A randomizer whose report is, per coordinate, a noisy multiple of a public step, in so many bits.
+
+    Rows are rounded to whole steps without bias, unless a mechanism says otherwise.
+    """
 
     bits: int
 
@@ -69,9 +72,42 @@ class GridNoise(LocalRandomizer):
     def step(self) -> float:
         """h, the grid's step, in the units of a row."""
 
+    @property
+    @abstractmethod
+    def _noise_variance(self) -> float:
+        """Of one coordinate, in squared steps."""
+
     @abstractmethod
     def _noisy(self, scaled: Tensor, randomness: Randomness) -> Tensor:
         """Whole numbers, int64: the float64 rows in units of the step, with noise."""
+
+    @abstractmethod
+    def _log_mass(self, multiples: Tensor, centre: Tensor) -> Tensor:
+        """Log-probability of a multiple where the noise is added to ``centre``, perhaps up to a constant."""
+
+    @property
+    def worst_variance(self) -> float:
+        """The noise's variance, and at most h²/4 per coordinate or, in all, h times the largest ℓ1 norm."""
+        longest = self.radius / self.step * (1.0 if self.norm is Norm.L1 else math.sqrt(self.dim))
+        return (self.dim * self._noise_variance + min(self.dim / 4, longest)) * self.step**2
+
+    def variance(self, x: Tensor | Rows) -> Tensor:
+        """E‖R(x) - x‖² of each row: noise, and h²·f(1 - f) where x/h has fraction f."""
+        rows = self.check_rows(x)
+        spread = torch.empty(rows.num_rows, dtype=torch.float64, device=rows.device)
+        for start, stop in self._chunks(rows.num_rows, rows.device):
+            fraction = self._scaled(rows.narrow(start, stop))
+            fraction.sub_(fraction.floor())
+            spread[start:stop] = fraction.mul_(1 - fraction).sum(dim=1)
+        return spread.add_(self.dim * self._noise_variance).mul_(self.step**2)
+
+    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
+        """Of whole steps around x (dim,), each as likely as rounding makes it."""
+        multiples = self._multiples(reports)
+        below, fraction = self._whole_around(x)
+        low = self._log_mass(multiples, below) + torch.log1p(-fraction)
+        high = self._log_mass(multiples, below + 1) + fraction.log()
+        return torch.logaddexp(low, high).sum(dim=1)
 
     @property
     def limit(self) -> int:
@@ -142,14 +178,6 @@ class GridNoise(LocalRandomizer):
         below = scaled.floor()
         return below, scaled - below
 
-    def _rounding_variance(self, x: Rows) -> Tensor:
-        spread = torch.zeros(x.num_rows, dtype=torch.float64, device=x.device)
-        for start, stop in self._chunks(x.num_rows, x.device):
-            fraction = self._scaled(x.narrow(start, stop))
-            fraction.sub_(fraction.floor())
-            spread[start:stop] = fraction.mul_(1 - fraction).sum(dim=1)
-        return spread
-
 
 @dataclass(frozen=True, kw_only=True)
 class LaplaceGrid:
@@ -159,11 +187,6 @@ class LaplaceGrid:
     radius_in_steps: float
     whole_radius: int | None
     """The radius in steps if it is a whole number, in one dimension."""
-
-    @property
-    def noise_variance(self) -> float:
-        """1/(2·sinh²(1/(2T))), in squared steps."""
-        return 0.5 / math.sinh(0.5 / float(self.scale)) ** 2
 
 
 @lru_cache(maxsize=256)
@@ -241,15 +264,9 @@ class DiscreteLaplace(GridNoise):
         return self.radius / self.grid.radius_in_steps
 
     @property
-    def worst_variance(self) -> float:
-        """The noise's variance, and at most h²/4 per coordinate or r·h in all for rounding."""
-        rounding = min(self.dim / 4, self.grid.radius_in_steps)
-        return (self.dim * self.grid.noise_variance + rounding) * self.step**2
-
-    def variance(self, x: Tensor | Rows) -> Tensor:
-        """E‖R(x) - x‖² of each row: noise, and h²·f(1 - f) where x/h has fraction f."""
-        rounding = self._rounding_variance(self.check_rows(x))
-        return rounding.add_(self.dim * self.grid.noise_variance).mul_(self.step**2)
+    @override
+    def _noise_variance(self) -> float:
+        return 0.5 / math.sinh(0.5 / float(self.grid.scale)) ** 2
 
     @override
     def blanket(self) -> Blanket:
@@ -262,22 +279,14 @@ class DiscreteLaplace(GridNoise):
         return self.layout.reports(torch.arange(2 * self.limit + 1, dtype=compact_dtype(self.bits)))
 
     @override
-    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
-        multiples = self._multiples(reports)
-        below, fraction = self._whole_around(x)
-        low = self._log_mass(multiples, below) + torch.log1p(-fraction)
-        high = self._log_mass(multiples, below + 1) + fraction.log()
-        return torch.logaddexp(low, high).sum(dim=1)
-
-    @override
     def _noisy(self, scaled: Tensor, randomness: Randomness) -> Tensor:
         edge, scale = self.grid.radius_in_steps, self.grid.scale
         rounded = stochastic_round(scaled.clamp_(-edge, edge), randomness=randomness)
         noise = discrete_laplace(rounded.numel(), scale=scale, randomness=randomness, device=rounded.device)
         return rounded.add_(noise.reshape(rounded.shape))
 
+    @override
     def _log_mass(self, multiples: Tensor, centre: Tensor) -> Tensor:
-        """Log-probability of a multiple when the noise is added to ``centre`` and cut at ±limit."""
         rate = 1 / float(self.grid.scale)
         distance = (multiples - centre).abs().mul_(-rate)
         at_end, inside = -math.log1p(math.exp(-rate)), math.log(math.tanh(rate / 2))
@@ -432,9 +441,14 @@ class Gaussian(ApproximateNoise):
         return (self.radius + 10.0 * self.sigma) / self.limit
 
     @property
+    @override
+    def _noise_variance(self) -> float:
+        return (self.sigma / self.step) ** 2 + 1 / 12
+
+    @property
     def worst_variance(self) -> float:
         """dim·(σ² + h²/12), whatever the row."""
-        return self.dim * (self.sigma**2 + self.step**2 / 12)
+        return self.dim * self._noise_variance * self.step**2
 
     @override
     def variance(self, x: Tensor | Rows) -> Tensor:
@@ -444,8 +458,11 @@ class Gaussian(ApproximateNoise):
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
         """Log-density of each report as a Gaussian around x (dim,), up to a constant, (reports,) float64."""
         below, fraction = self._whole_around(x)
-        residual = self._multiples(reports) - below - fraction
-        return residual.mul_(self.step / self.sigma).square_().sum(dim=1).mul_(-0.5)
+        return self._log_mass(self._multiples(reports), below + fraction).sum(dim=1)
+
+    @override
+    def _log_mass(self, multiples: Tensor, centre: Tensor) -> Tensor:
+        return (multiples - centre).mul_(self.step / self.sigma).square_().mul_(-0.5)
 
     @override
     def _sigma_per_radius(self) -> float:
@@ -575,23 +592,14 @@ class DiscreteGaussian(ApproximateNoise):
         return self.grid.sigma * self.step
 
     @property
-    def worst_variance(self) -> float:
-        """The noise's variance, and at most h²/4 per coordinate or √dim·r·h in all for rounding."""
-        rounding = min(self.dim / 4, math.sqrt(self.dim) * self.grid.radius_in_steps)
-        return self.dim * self.sigma**2 + rounding * self.step**2
+    @override
+    def _noise_variance(self) -> float:
+        return float(self.grid.sigma**2)
 
     @override
-    def variance(self, x: Tensor | Rows) -> Tensor:
-        rounding = self._rounding_variance(self.check_rows(x))
-        return rounding.mul_(self.step**2).add_(self.dim * self.sigma**2)
-
-    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
-        """Up to a constant; the two outermost codes, where values beyond are cut, are taken as they are."""
-        multiples = self._multiples(reports)
-        below, fraction = self._whole_around(x)
-        low = (multiples - below).square_().mul_(-0.5 / self.grid.sigma**2)
-        high = (multiples - below - 1).square_().mul_(-0.5 / self.grid.sigma**2)
-        return torch.logaddexp(low + torch.log1p(-fraction), high + fraction.log()).sum(dim=1)
+    def _log_mass(self, multiples: Tensor, centre: Tensor) -> Tensor:
+        # The two outermost codes, where values beyond are cut, are taken as they are.
+        return (multiples - centre).square_().mul_(-0.5 / self.grid.sigma**2)
 
     @override
     def _sigma_per_radius(self) -> float:
