@@ -48,17 +48,12 @@ def hadamard_transform(x: Tensor, *, normalized: bool = False, out: Tensor | Non
     size = x.shape[-1] if x.dim() else 0
     if size < 1 or size & (size - 1):
         raise ValueError(f"the last axis must be a power of two, got shape {tuple(x.shape)}")
-    kernels = cpu_kernels()
-    compiled = kernels is not None and kernels.handles(x, size) and x.is_contiguous()
+    _check_floating(x)
     if out is None:
-        out = torch.empty_like(x) if compiled else torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    elif out is not x or not compiled:
-        _check_out(out, x)
-    if kernels is not None and compiled:
-        kernels.transform_rows(x, out, size, size, size, None, size**-0.5 if normalized else 1.0)
-    else:
-        _check_floating(x)
-        _transform_rows(x.detach().reshape(-1, size), None, normalized, out=out.detach().view(-1, size))
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    elif out.shape != x.shape or out.dtype != x.dtype or out.device != x.device or not out.is_contiguous():
+        raise ValueError(f"out must be a contiguous {x.dtype} tensor {tuple(x.shape)} on {x.device}")
+    _transform_rows(x.detach().reshape(-1, size), None, normalized, out=out.detach().view(-1, size))
     return out
 
 
@@ -136,11 +131,6 @@ def l1_norms(rows: Rows) -> Tensor:
 def _check_floating(x: Tensor) -> None:
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         raise ValueError(f"a transform takes floating point of 16, 32 or 64 bits, got {x.dtype}")
-
-
-def _check_out(out: Tensor, x: Tensor) -> None:
-    if out.shape != x.shape or out.dtype != x.dtype or out.device != x.device or not out.is_contiguous():
-        raise ValueError(f"out must be a contiguous {x.dtype} tensor {tuple(x.shape)} on {x.device}")
 
 
 def _check_indices(indices: Tensor, size: int) -> None:
