@@ -14,8 +14,6 @@ from shuffle_plugins.core import checks
 Vectors = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
-_RANK_TOLERANCE = 1e-9  # singular values below this share of the largest are taken for rounding
-_LEAST_SLACK = 1.001  # Frank-Wolfe needs about dimension/(slack - 1) steps
 _MOST_NET_POINTS = 5_000_000
 
 
@@ -56,7 +54,7 @@ def near_optimal_design(actions: Vectors, *, slack: float = 2.0) -> Design:
     removed, at an equal V(π) or a larger one, until at most m(m + 1)/2 are left (Carathéodory). Lattimore and
     Szepesvári 2020, chapter 21; Lemma 6.3.2 of the thesis, which takes a slack of 2.
     """
-    checks.number("slack", slack, at_least=_LEAST_SLACK)
+    checks.number("slack", slack, at_least=1.001)  # in about dimension/(slack - 1) steps
     rows, _ = span_coordinates(checked_actions(actions))
     dimension = rows.shape[1]
     weights = np.zeros(len(rows))
@@ -106,7 +104,7 @@ def unit_ball_net(*, dim: int, spacing: float) -> Vectors:
 def span_coordinates(actions: Vectors) -> tuple[Vectors, Vectors]:
     """Coordinates (actions, m) with orthonormal columns, and a basis (m, dim), whose product they are."""
     left, singular, right = np.linalg.svd(actions, full_matrices=False)
-    kept = singular > _RANK_TOLERANCE * singular[0]
+    kept = singular > 1e-9 * singular[0]  # smaller ones are rounding
     return left[:, kept], singular[kept, None] * right[kept]
 
 
@@ -164,9 +162,6 @@ def _design(rows: Vectors, weights: Floats) -> Design:
         dimension=rows.shape[1],
         largest=float(lengths.max()),
     )
-
-
-_LAW_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -264,6 +259,6 @@ def _checked(features: Floats, law: Floats) -> tuple[Floats, Floats]:
         raise ValueError(f"a feature vector has norm {largest:.6g}: divide all by it, so that none exceeds 1")
     if probabilities.shape != (len(found),):
         raise ValueError(f"law must have one probability for each of {len(found)} contexts")
-    if not (probabilities >= 0).all() or abs(probabilities.sum() - 1) > _LAW_TOLERANCE:
+    if not (probabilities >= 0).all() or abs(probabilities.sum() - 1) > 1e-9:
         raise ValueError("law must be probabilities that add up to 1")
     return found, probabilities

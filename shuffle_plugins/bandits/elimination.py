@@ -43,11 +43,6 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Self
 
-LEAST_HORIZON = 8
-"""The fewest clients for which there is a batch to learn from: ⌊ln 8⌋ - 1 = 1."""
-
-_MAX_HORIZON = 10**12
-_NORM_TOLERANCE = 1e-6
 _STATE_FORMAT = 1
 
 
@@ -132,7 +127,8 @@ class LinearBandit:
         core_set: bool = True,
     ) -> None:
         self._actions = short_actions(actions)
-        self.horizon = checks.whole("horizon", horizon, at_least=LEAST_HORIZON, at_most=_MAX_HORIZON)
+        # For fewer than 8 clients there is no batch to learn from: ⌊ln 8⌋ - 1 = 1.
+        self.horizon = checks.whole("horizon", horizon, at_least=8, at_most=10**12)
         if not isinstance(privacy, PrivacyModel):
             raise ValueError(
                 "privacy must be NonPrivate(), CentralModel(epsilon=…), LocalModel(local_epsilon=…) or "
@@ -487,7 +483,7 @@ def short_actions(actions: Vectors) -> Vectors:
     """The features of actions, checked, as a new float64 array; refused if a row is longer than 1."""
     found = checked_actions(actions)
     largest = float(np.linalg.norm(found, axis=1).max())
-    if largest > 1 + _NORM_TOLERANCE:
+    if largest > 1 + 1e-6:
         raise ValueError(
             f"an action has norm {largest:.6g}: divide all by {largest:.6g}, so that none exceeds 1"
         )

@@ -30,7 +30,7 @@ from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.core.rows import Rows, rows_at_once
 
 _MARGIN = 1e-3  # share of a Kashin frame's level that covers rounding
-_AIM, _SHARE, _QUICK_STEPS = 0.85, 1.75, 8
+_SHARE = 1.75  # of a step to the nearest point, that a projection takes
 
 
 def public_random_bytes(purpose: str, *, seed: int, count: int) -> bytes:
@@ -270,8 +270,8 @@ class KashinFrame(TightFrame):
         dense = rows.dense().to(norms.dtype)
         lengths = torch.where(norms > 0, norms, 1.0)
         limit = self.level * self.size**-0.5
-        inner, enough = limit * _AIM, limit * (1 - _MARGIN / 2)
-        steps = min(_QUICK_STEPS, self.max_iterations)
+        inner, enough = limit * 0.85, limit * (1 - _MARGIN / 2)
+        steps = min(8, self.max_iterations)
         found = torch.empty((rows.num_rows, self.size), dtype=norms.dtype, device=rows.device)
         kernels = cpu_kernels()
         if kernels is not None and kernels.handles(found, self.size):

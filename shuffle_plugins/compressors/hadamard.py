@@ -19,7 +19,6 @@ from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.core.rows import Rows, rows_at_once
 from shuffle_plugins.randomness.chacha import runs_kernels
 
-_NEAR = 16  # shorter distances are torch's weakness: it works on columns there
 _CHUNK_ENTRIES = 1 << 17  # worked on together on a CPU
 
 
@@ -186,7 +185,7 @@ def _transform_rows(x: Tensor, signs: Tensor | None, normalized: bool, *, out: T
 def butterflies_(work: Tensor) -> None:
     """The unnormalised transform of contiguous rows (rows, size) in place, by torch alone, on any device."""
     size = work.shape[1]
-    near = min(size, _NEAR)
+    near = min(size, 16)  # shorter distances are torch's weakness: it works on columns there
     half = size // 2
     while half >= near:
         _butterfly(work.view(-1, 2, half))

@@ -17,7 +17,7 @@ from shuffle_plugins.accounting import Atoms, Blanket, Floats
 from shuffle_plugins.accounting.pairs.reports import most_telling, read_coarsely
 from shuffle_plugins.core import checks
 
-_LINE_CELLS, _AXIS_CELLS = 4096, 48  # in which reports about a number, or on one of several axes, are read
+_LINE_CELLS = 4096  # in which reports about a number are read
 _CELLS_ACROSS = 800  # of records in an l1 ball, along the axis of everybody else's
 _IN_ORDER = np.tri(_CELLS_ACROSS + 1, dtype=np.bool_).T  # of two records the first is no further along it
 _CELLS = 1 << 13  # in which continuous weights are counted first
@@ -70,7 +70,7 @@ def discrete_laplace_instances(*, rate: float, steps: int, axes: int) -> tuple[A
     found: tuple[Atoms, ...] = (most_telling(candidates),)
     half = steps // 2
     if axes > 1 and half:
-        edges = np.unique(np.round(np.linspace(0, 2 * half, _AXIS_CELLS + 1)).astype(np.int64))
+        edges = np.unique(np.round(np.linspace(0, 2 * half, 49)).astype(np.int64))
         edges = np.union1d(edges, [half])
         low, middle, high = (_line_masses(rate, edges, place) for place in (0, half, 2 * half))
         one = np.ones(1)

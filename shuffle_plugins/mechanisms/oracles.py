@@ -302,11 +302,6 @@ class HadamardResponse(MixtureOracle):
         return self.layout.reports(torch.where(wrong, columns ^ (rows & -rows), columns))
 
 
-def _hash_range(local_epsilon: float) -> int:
-    """The best number of buckets of local hashing, about e^ε0 + 1, up to a billion."""
-    return max(round(min(math.exp(local_epsilon), 10**9)) + 1, 2)
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LocalHashing(MixtureOracle):
     r"""Optimal local hashing (Wang, Blocki, Li, Jha 2017), with a hash family that is exactly uniform.
@@ -325,7 +320,8 @@ class LocalHashing(MixtureOracle):
 
     def __post_init__(self) -> None:
         if self.buckets is None:
-            object.__setattr__(self, "buckets", _hash_range(checks.local_epsilon(self.local_epsilon)))
+            odds = math.exp(checks.local_epsilon(self.local_epsilon))
+            object.__setattr__(self, "buckets", max(round(min(odds, 10**9)) + 1, 2))
         super().__post_init__()
 
     @property
@@ -410,11 +406,6 @@ class LocalHashing(MixtureOracle):
         return self.layout.reports(torch.cat([coefficients, values.unsqueeze(1)], dim=1))
 
 
-def _subset_size(local_epsilon: float, categories: int) -> int:
-    """The best number of categories in a report of subset selection, about K/(e^ε0 + 1)."""
-    return min(max(round(categories / (math.exp(local_epsilon) + 1)), 1), categories - 1)
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SubsetSelection(MixtureOracle):
     """Subset selection (Wang et al. 2016; Ye, Barg 2018): the least error of the oracles here, in more bits.
@@ -432,8 +423,8 @@ class SubsetSelection(MixtureOracle):
 
     def __post_init__(self) -> None:
         if self.size is None:
-            best = _subset_size(checks.local_epsilon(self.local_epsilon), checks.dim(self.dim))
-            object.__setattr__(self, "size", best)
+            best = round(checks.dim(self.dim) / (math.exp(checks.local_epsilon(self.local_epsilon)) + 1))
+            object.__setattr__(self, "size", min(max(best, 1), self.dim - 1))
         super().__post_init__()
 
     @property
@@ -531,13 +522,10 @@ class SubsetSelection(MixtureOracle):
         return self.layout.reports(sent)
 
 
-def _log_choices(things: int, size: int) -> float:
-    return math.lgamma(things + 1) - math.lgamma(size + 1) - math.lgamma(things - size + 1)
-
-
 def rank_bits(things: int, size: int) -> int | None:
     """Bits of a rank among the sets of ``size`` of ``things``; None if they are more than 62."""
-    if size > 1 and _log_choices(things, size) > 2 * RANK_BITS * math.log(2):
+    choices = math.lgamma(things + 1) - math.lgamma(size + 1) - math.lgamma(things - size + 1)
+    if size > 1 and choices > 2 * RANK_BITS * math.log(2):
         return None
     bits = (math.comb(things, size) - 1).bit_length()
     return bits if bits <= RANK_BITS else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -233,7 +233,13 @@ class LInfBlock(SignPatternRandomizer):
         super().__post_init__()
         if self.block is None:
             limit = self.max_bits or max(15, _report_bits(self.dim, 1))
-            object.__setattr__(self, "block", _best_block(self.local_epsilon, self.dim, limit))
+            bits = {signs: _report_bits(self.dim, signs) for signs in range(1, min(self.dim, MAX_SIGNS) + 1)}
+
+            def cost(signs: int) -> float:
+                cap = cap_parameters(local_epsilon=self.local_epsilon, signs=signs)
+                return -(-self.dim // signs) / cap.gain**2
+
+            object.__setattr__(self, "block", min(_within(limit, bits), key=cost))
         block = checks.whole("block", self.block, at_most=min(self.dim, MAX_SIGNS))
         if self.max_bits is not None and _report_bits(self.dim, block) > self.max_bits:
             raise ValueError(f"blocks of {block} take more than max_bits={self.max_bits} bits")
@@ -259,17 +265,6 @@ class LInfBlock(SignPatternRandomizer):
         return cap_blanket(
             local_epsilon=self.local_epsilon, signs=signs, exact=self.dim % signs == 0, instances=instances
         )
-
-
-@lru_cache(maxsize=1024)
-def _best_block(local_epsilon: float, dim: int, limit: int) -> int:
-    """Length of block of least ceil(dim/s)/g_s², the shortest first."""
-
-    def cost(signs: int) -> float:
-        return -(-dim // signs) / cap_parameters(local_epsilon=local_epsilon, signs=signs).gain ** 2
-
-    bits = {signs: _report_bits(dim, signs) for signs in range(1, min(dim, MAX_SIGNS) + 1)}
-    return min(_within(limit, bits), key=cost)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -397,7 +392,8 @@ class CoefficientPatterns(CoefficientRandomizer, SignPatternRandomizer):
 
         allowed = _within(self.max_bits, {k: bits(k) for k in range(1, min(self.dim, MAX_SIGNS) + 1)})
         if self.signs is None:
-            object.__setattr__(self, "signs", _best_signs(self.local_epsilon, allowed))
+            caps = {k: cap_parameters(local_epsilon=self.local_epsilon, signs=k) for k in allowed}
+            object.__setattr__(self, "signs", max(caps, key=lambda k: k * caps[k].gain ** 2))
         if type(self.signs) is not int or self.signs not in allowed:
             raise ValueError(
                 f"signs must be one of {list(allowed)} within max_bits={self.max_bits}, got {self.signs!r}"
@@ -428,12 +424,6 @@ class CoefficientPatterns(CoefficientRandomizer, SignPatternRandomizer):
         information = spread_information(local_epsilon=epsilon, signs=signs, mean_square=square)
         bound = InformationBound.of_blanket(local_epsilon=epsilon, information=information, mass=blanket.mass)
         return replace(blanket, information_bound=bound)
-
-
-@lru_cache(maxsize=1024)
-def _best_signs(local_epsilon: float, among: tuple[int, ...]) -> int:
-    """The first number k of signs of the largest k·gain², for which the variance is about least."""
-    return max(among, key=lambda k: k * cap_parameters(local_epsilon=local_epsilon, signs=k).gain ** 2)
 
 
 class L2Block(CoefficientPatterns):

@@ -125,13 +125,9 @@ class Participation(Ranged):
         return coins.nonzero().flatten()
 
 
-_LOWEST, _HIGHEST = 1e-4, 20.0  # ε0 that are tried: below, a report says next to nothing; above, all
-_PRECISION = 1e-3  # relative, of the ε0 that is found
+_LOWEST = 1e-4  # ε0 that is tried: below, a report says next to nothing
 _SIGNS = {Norm.L1: "ℓ1", Norm.L2: "ℓ2", Norm.LINF: "ℓ∞"}
 _DEFAULTS = {Norm.L1: "l1-hadamard", Norm.L2: "privunit-g", Norm.LINF: "linf-block"}
-_ORDERS = {Norm.L1: 1.0, Norm.L2: 2.0, Norm.LINF: math.inf}
-_CHARGED = 1 + math.exp(-1) / 2  # times δ0 for every report at ε0 = 1 (Feldman et al. 2021, Theorem 3.8)
-_SHARE_OF_DELTA = 0.1  # that the δ0 of reports may add up to
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,7 +174,8 @@ class GradientOracle:
     def mean(self, gradients: Tensor, *, randomness: Randomness) -> Tensor:
         """An unbiased estimate of the mean of the rows, clipped; float64 (dim,)."""
         radius = self.target.radius
-        norms = torch.linalg.vector_norm(gradients, ord=_ORDERS[self.target.norm], dim=1, keepdim=True)
+        order = float(self.target.norm.removeprefix("l"))  # "inf" is a float, too
+        norms = torch.linalg.vector_norm(gradients, ord=order, dim=1, keepdim=True)
         if not bool(norms.isfinite().all()):
             raise ValueError("gradients have NaN or infinite entries; nothing was released")
         return self.estimate(gradients * (radius / norms.clamp(min=radius)), randomness)
@@ -369,10 +366,12 @@ class OneMessage(GradientModel):
         probe = _mechanism(name, 1.0, target, options)
         probed = _charged(probe, participation)
         if probe.local_delta:
-            # Where this noise is accounted without its δ0, louder or quieter noise may not be.
-            charged = probed.replacement_distance / probe.local_delta or probed.cohort * _CHARGED
+            # Where this noise is accounted without its δ0, louder or quieter noise may not be: times δ0 for
+            # every report at ε0 = 1 (Feldman et al. 2021, Theorem 3.8). A tenth of δ is left for it.
+            by_clones = probed.cohort * (1 + math.exp(-1) / 2)
+            charged = probed.replacement_distance / probe.local_delta or by_clones
             room = target.delta / ((1 + math.exp(target.epsilon)) * charged * participation.releases)
-            options["local_delta"] = _SHARE_OF_DELTA * room
+            options["local_delta"] = 0.1 * room
 
         budget = PrivacyTarget(epsilon=target.epsilon, delta=target.delta, num_steps=participation.releases)
 
@@ -381,7 +380,7 @@ class OneMessage(GradientModel):
             return budget.cost(_charged(mechanism, participation))
 
         found = largest_within(
-            spent, target=target.epsilon, start=1.0, lowest=_LOWEST, highest=_HIGHEST, precision=_PRECISION
+            spent, target=target.epsilon, start=1.0, lowest=_LOWEST, highest=20.0, precision=1e-3
         )
         if found is None:
             raise TargetUnreachable(
