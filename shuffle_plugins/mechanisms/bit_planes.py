@@ -336,13 +336,15 @@ class BitPlanes:
 
     def flip(self, values: Tensor, *, randomness: Randomness) -> Tensor:
         """Bits (clients, levels, samples) for values in [-1, 1] of the sampled coordinates."""
+        return randomness.bernoulli(self.plus(values))
+
+    def plus(self, values: Tensor) -> Tensor:
+        """Probability of each of these bits, int64 in units of 2**-62."""
         plus = torch.empty(values.shape, dtype=torch.int64, device=values.device)
         for level, thresholds in enumerate(self.thresholds):
-            plus[:, level] = plus_thresholds(self._sent(values, level), thresholds=thresholds)
-        return randomness.bernoulli(plus)
-
-    def _sent(self, values: Tensor, level: int) -> Tensor:
-        return plane_value(values[:, level], level=level, levels=self.plan.levels)
+            sent = plane_value(values[:, level], level=level, levels=self.plan.levels)
+            plus[:, level] = plus_thresholds(sent, thresholds=thresholds)
+        return plus
 
     @property
     def layout(self) -> tuple[FieldLayout, ...]:
@@ -406,34 +408,6 @@ class BitPlanes:
                 above = plane + 1
                 yield weight * above, weight**2 * lengths * (noise + 2 * above)
 
-    def variance(self, x: Tensor) -> Tensor:
-        """E‖estimate - x‖² of each row of [-1, 1]^dim, (clients,) float64."""
-        total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-        for means, second_moments in self.moments(x):
-            total += (second_moments - means.square()).sum(dim=1)
-        return total
-
-    def outcomes(self) -> tuple[Tensor, Tensor] | None:
-        """Places and bits (reports, levels, samples) of every report, if they are at most 2**16."""
-        every = self.blocks.outcomes(1 << self.messages, repeats=self.plan.levels, most=MOST_OUTCOMES)
-        if every is None:
-            return None
-        shape = (len(every[1]), self.plan.levels, self.plan.samples)
-        bits = every[1].unsqueeze(1) >> torch.arange(self.messages) & 1
-        return every[0].view(shape), bits.view(shape)
-
-    def log_likelihood(self, reports: Reports, values: Tensor) -> Tensor:
-        """Log-probability of each report for one vector in [-1, 1], (reports,) float64."""
-        columns, signs = self.parse(reports)
-        at = values[columns]
-        places = self.plan.levels * float(self.blocks.lengths.double().log().sum())
-        total = torch.full((len(reports),), -places, dtype=torch.float64, device=at.device)
-        for level, thresholds in enumerate(self.thresholds):
-            plus = plus_thresholds(self._sent(at, level), thresholds=thresholds)
-            drawn = torch.where(signs[:, level] > 0, plus, WHOLE - plus).double()
-            total += drawn.log_().sub_(PROBABILITY_BITS * math.log(2)).sum(dim=1)
-        return total
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BitPlaneRandomizer(NumberRandomizer):
@@ -483,13 +457,25 @@ class BitPlaneRandomizer(NumberRandomizer):
 
     @override
     def outcomes(self) -> Reports | None:
-        every = self._planes.outcomes()
-        return None if every is None else self.layout.reports(*self._planes.sent(*every))
+        planes, plan = self._planes, self.plan
+        every = planes.blocks.outcomes(1 << planes.messages, repeats=plan.levels, most=MOST_OUTCOMES)
+        if every is None:
+            return None
+        bits = every[1].unsqueeze(1) >> torch.arange(planes.messages) & 1
+        shape = (len(bits), plan.levels, plan.samples)
+        return self.layout.reports(*planes.sent(every[0].view(shape), bits.view(shape)))
 
     @override
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
         self.layout.check(reports)
-        return self._planes.log_likelihood(reports, self._numbers_of(x))
+        columns, signs = self._planes.parse(reports)
+        at = self._numbers_of(x)[columns]
+        places = self.plan.levels * float(self._planes.blocks.lengths.double().log().sum())
+        total = torch.full((len(reports),), -places, dtype=torch.float64, device=at.device)
+        for level, plus in enumerate(self._planes.plus(at).unbind(dim=1)):
+            drawn = torch.where(signs[:, level] > 0, plus, WHOLE - plus).double()
+            total += drawn.log_().sub_(PROBABILITY_BITS * math.log(2)).sum(dim=1)
+        return total
 
     @override
     def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
@@ -531,7 +517,9 @@ class LInfBitPlanes(BitPlaneRandomizer):
     def variance(self, x: Tensor | Rows) -> Tensor:
         rows = self.check_rows(x)
         parts = [torch.zeros(0, dtype=torch.float64, device=rows.device)]
-        parts += [self._planes.variance(part / self.radius) for part in self._chunks(rows)]
+        for part in self._chunks(rows):
+            moments = self._planes.moments(part / self.radius)
+            parts.append(sum((second - mean.square()).sum(dim=1) for mean, second in moments))
         return torch.cat(parts) * self.radius**2
 
     def blanket(self) -> Blanket:
