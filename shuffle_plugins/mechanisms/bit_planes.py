@@ -519,7 +519,8 @@ class LInfBitPlanes(BitPlaneRandomizer):
         parts = [torch.zeros(0, dtype=torch.float64, device=rows.device)]
         for part in self._chunks(rows):
             moments = self._planes.moments(part / self.radius)
-            parts.append(sum((second - mean.square()).sum(dim=1) for mean, second in moments))
+            spreads = [(second - mean.square()).sum(dim=1) for mean, second in moments]
+            parts.append(torch.stack(spreads).sum(dim=0))
         return torch.cat(parts) * self.radius**2
 
     def blanket(self) -> Blanket:

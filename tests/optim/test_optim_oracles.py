@@ -1,9 +1,11 @@
 """Gradient oracles: unbiased, as noisy as they say, and charged what they cost."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+from thinning import first_fast
 
 from shuffle_plugins.accounting import (
     Adversary,
@@ -12,6 +14,7 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     SumRound,
 )
+from shuffle_plugins.mechanisms import Norm
 from shuffle_plugins.optim import Local, OneMessage, PanPrivate, Unprotected, VectorSums
 from shuffle_plugins.optim.oracles import GradientTarget, Participation
 from shuffle_plugins.randomness import SeededRandomness
@@ -56,29 +59,44 @@ def test_rounds_of_a_plan_keep_to_the_target_and_use_it_up(model, participation)
     assert oracle.round.adversary is Adversary.MODEL_OBSERVER
 
 
-@pytest.mark.parametrize(
-    ("model", "participation"),
+GEOMETRIES = [
+    ("linf", OneMessage(), COHORTS),
+    ("l1", OneMessage(), COHORTS),
+    ("linf", OneMessage(mechanism="privunit-g"), COHORTS),  # in the ℓ2 ball around the ℓ∞ ball
+    ("linf", VectorSums(overhead=0.2), COHORTS),
+    ("l1", OneMessage(mechanism="laplace"), COHORTS),
+]
+ORDERS = {"l1": 1, "l2": 2, "linf": math.inf}
+
+
+@first_fast(
+    ("norm", "model", "participation"),
     [
-        pytest.param(*case, id=name, marks=[] if place in ONE_OF_EACH else pytest.mark.slow)
-        for place, (case, name) in enumerate(zip(CASES, NAMES, strict=True))
-        if place in ONE_OF_EACH + OF_OTHER_COHORTS
+        *(("l2", *CASES[place]) for place in ONE_OF_EACH),
+        *GEOMETRIES,
+        *(("l2", *CASES[place]) for place in OF_OTHER_COHORTS),
     ],
+    fast=len(ONE_OF_EACH) + 1,
 )
-def test_means_are_unbiased_and_as_noisy_as_said(model, participation):
-    oracle = model.open(participation, TARGET)
-    generator = torch.Generator().manual_seed(1)
-    clients = participation.cohort
-    x = torch.randn(clients, 3, generator=generator, dtype=F64) / 4
-    x[0] = torch.tensor([30.0, 0, 0])  # clipped to 2
-    clipped = x * (2 / x.norm(dim=1, keepdim=True).clamp(min=2))
+def test_means_are_clipped_unbiased_and_as_noisy_as_said(norm, model, participation):
+    oracle = model.open(participation, replace(TARGET, norm=Norm(norm)))
+    x = torch.randn(participation.cohort, 3, generator=torch.Generator().manual_seed(1), dtype=F64) / 4
+    x[0] = torch.tensor([30.0, -15.0, 0])  # clipped to 2
+    clipped = x * (2 / torch.linalg.vector_norm(x, ord=ORDERS[norm], dim=1, keepdim=True).clamp(min=2))
     randomness = SeededRandomness(2)
     draws = torch.stack([oracle.mean(x, randomness=randomness) for _ in range(400)])
     assert draws.dtype == F64
     away = draws - clipped.mean(0)
     assert (away.mean(0).norm() ** 2) < 16 * oracle.noise / 400
-    measured = float(away.square().sum(1).mean())
-    assert measured < 1.25 * oracle.noise
-    assert measured > 0.5 * oracle.noise
+    assert 0.3 * oracle.noise < float(away.square().sum(1).mean()) < 1.25 * oracle.noise
+
+
+@pytest.mark.parametrize(
+    ("norm", "mechanism"), [("l2", "privunit-g"), ("linf", "linf-block"), ("l1", "l1-hadamard")]
+)
+def test_a_geometry_has_its_mechanism(norm, mechanism):
+    for model in (OneMessage(), Local()):
+        assert mechanism in str(model.open(COHORTS, replace(TARGET, norm=Norm(norm))))
 
 
 @pytest.mark.parametrize("model", [VectorSums(), PanPrivate()])

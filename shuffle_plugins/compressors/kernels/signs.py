@@ -3,6 +3,8 @@
 Signs are drawn lazily: 16 bits for every draw, the other 46 only where those do not decide.
 """
 
+# mypy: disable-error-code="no-any-return"
+
 from __future__ import annotations
 
 import math
