@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from shuffle_plugins.core import Rows
-from shuffle_plugins.mechanisms import LocalRandomizer, available, get
+from shuffle_plugins.mechanisms import LocalRandomizer, available, blanket, get
 from shuffle_plugins.randomness import SeededRandomness
 
 
