@@ -12,7 +12,7 @@ import numpy as np
 from scipy import special
 from typing_extensions import override
 
-from shuffle_plugins.accounting import Adversary, PrivacyTarget, Sampling, SumRound
+from shuffle_plugins.accounting import PrivacyTarget, SumRound
 from shuffle_plugins.accounting.pairs.noise import (
     FEWEST_COMPARED,
     FEWEST_TRIALS,
@@ -33,7 +33,6 @@ from shuffle_plugins.protocols.sums import (
     HistogramProtocol,
     LatticeSum,
     TargetUnreachable,
-    check_clips,
 )
 from shuffle_plugins.randomness.sources import Randomness, secure
 
@@ -83,10 +82,7 @@ class CoinSum(LatticeSum[SumRound], CountSum[SumRound]):
         overhead: float = 0.02,
         **data: Any,
     ) -> dict[str, Any]:
-        """With about the fewest messages whose covering Gaussian has at least this noise.
-
-        Without a target, ε falls as noise grows: more noise never gets fewer coins, nor a quieter Gaussian.
-        """
+        """With about the fewest messages whose covering Gaussian has at least this noise."""
 
         def lattice(levels: int) -> Lattice:
             found: Lattice = cls.lattice_type(levels=levels, **data)
@@ -141,13 +137,9 @@ class CoinSum(LatticeSum[SumRound], CountSum[SumRound]):
         return CountRange(self.lattice.size, low, high + self.messages_per_coordinate - self.coins)
 
     @override
-    def randomize(
-        self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
-    ) -> Reports:
-        check_clips(clip)
-        source = secure(randomness)
-        values = self.lattice.encode(x, randomness=source)
-        coins = heads(self.coins, values.numel(), randomness=source).reshape(values.shape)
+    def _randomized(self, x: Any, randomness: Randomness) -> Reports:
+        values = self.lattice.encode(x, randomness=randomness)
+        coins = heads(self.coins, values.numel(), randomness=randomness).reshape(values.shape)
         return self.layout.reports(values - self.lattice.lowest + coins.to(values.device))
 
     @override
@@ -157,7 +149,6 @@ class CoinSum(LatticeSum[SumRound], CountSum[SumRound]):
 
     @override
     def common_noise(self, *, randomness: Randomness | None = None) -> Tensor:
-        """Heads among the coins of all clients, int64 (size,) on the CPU: one draw for the whole sum."""
         return heads(self.cohort * self.coins, self.lattice.size, randomness=randomness)
 
     @override
@@ -167,12 +158,9 @@ class CoinSum(LatticeSum[SumRound], CountSum[SumRound]):
 
 @dataclass(frozen=True, kw_only=True)
 class ScalarSum(CoinSum):
-    """The sum of clients' numbers: Cheu, Joseph, Mao, Peng 2022, Algorithm 1. See :class:`CoinSum`.
+    """The sum of clients' numbers in [0, upper], (clients, 1); others are brought inside.
 
-    Data are (clients, 1).
-
-    Attributes:
-        upper: Δ; numbers are in [0, upper], and brought inside if they are not.
+    Cheu, Joseph, Mao, Peng 2022, Algorithm 1. See :class:`CoinSum`.
     """
 
     name: ClassVar[str] = "scalar-sum"
@@ -185,11 +173,8 @@ class ScalarSum(CoinSum):
 class VectorSum(CoinSum, PrivateSum):
     """The sum of clients' vectors, with the noise of the Gaussian mechanism and no trusted aggregator.
 
-    Cheu, Joseph, Mao, Peng 2022, Algorithm 2: Algorithm 1 in every coordinate, under its label.
-
-    Attributes:
-        dim: d, length of a client's vector.
-        radius: ℓ2 radius of the ball; longer vectors are scaled onto it.
+    Cheu, Joseph, Mao, Peng 2022, Algorithm 2: Algorithm 1 in every coordinate, under its label. Vectors
+    longer than ``radius``, in ℓ2, are scaled onto the ball.
     """
 
     name: ClassVar[str] = "vector-sum"
@@ -207,12 +192,8 @@ class HistogramSum(HistogramProtocol[SumRound], CoinSum):
 
     P_1D (Cheu, Joseph, Mao, Peng 2022, Algorithm 1) in every category at once: a client sends ``levels`` ones
     under its own category's label and ``coins`` fair coins under every label. Nothing is rounded, and
-    replacing a client moves two counts by one: a sensitivity of exactly √2.
-
-    Data are int64 (clients,), categories in [0, categories). Estimates are in clients.
-
-    Attributes:
-        categories: K, at least 2.
+    replacing a client moves two counts by one: a sensitivity of exactly √2. Data are int64 (clients,), and
+    estimates in clients.
     """
 
     name: ClassVar[str] = "histogram-sum"
@@ -220,22 +201,14 @@ class HistogramSum(HistogramProtocol[SumRound], CoinSum):
 
     categories: Categories
 
-    def contrast_round(
-        self,
-        *,
-        population: int | None = None,
-        cohort: float | None = None,
-        sampling: Sampling | None = None,
-        adversary: Adversary = Adversary.MODEL_OBSERVER,
-    ) -> SumRound:
-        """The round of an adversary that looks at the difference of two counts alone; arguments as of
-        :meth:`round`.
+    def contrast_round(self, **who: Any) -> SumRound:
+        """The round of an adversary that looks at the difference of two counts; arguments of :meth:`round`.
 
         A client moves from one category to the other by twice ``levels``, under the coins of both. What an
         accountant says of this round from below holds for :meth:`round` too, and comes near what that says
         from above.
         """
-        whole = self.round(population=population, cohort=cohort, sampling=sampling, adversary=adversary)
+        whole = self.round(**who)
         distance = 2 * self.levels
         return replace(
             whole,
@@ -254,7 +227,7 @@ class HistogramSum(HistogramProtocol[SumRound], CoinSum):
 
     @override
     def _reach(self, error: float, *, reports: int) -> float:
-        """The exact quantile of one category's coins, everybody's; rounded up by a coin or two."""
+        # The exact quantile of everybody's coins in one category, rounded up by a coin or two.
         trials = self.cohort * self.coins
         below = math.floor(float(special.bdtrik(error / 2, trials, 0.5))) - 1
         return (trials / 2 - max(below, 0)) / self.levels
@@ -298,12 +271,9 @@ def _fewest_coins(
 ) -> tuple[int, int]:
     """Levels and about the fewest coins that have at most the overhead more variance than the noise.
 
-    Args:
-        ratio: deviation of the covering Gaussian over the sensitivity.
-        honest: clients counted on to toss their coins.
-        trials: honest coins that there must be at least, so that they are close to their Gaussian.
-        steady: whether more noise never gets fewer coins, nor a covering Gaussian that deviates by less over
-            the sensitivity. Lattices of few levels then take more coins.
+    ``ratio`` is the covering Gaussian's deviation over the sensitivity, ``trials`` the fewest honest coins.
+    Where ``steady``, more noise never gets fewer coins, nor a Gaussian that deviates by less over the
+    sensitivity; lattices of few levels then take more coins.
     """
 
     def enough(coins: int) -> bool:

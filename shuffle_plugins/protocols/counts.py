@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, ClassVar
@@ -13,6 +13,7 @@ import numpy as np
 from typing_extensions import override
 
 from shuffle_plugins.accounting import PoissonBinomialRound, PrivacyTarget
+from shuffle_plugins.accounting.numerics.search import largest_within
 from shuffle_plugins.compressors.frames import KashinFrame
 from shuffle_plugins.compressors.quantization import SignThresholds
 from shuffle_plugins.core import Reports, Rows, checks
@@ -21,7 +22,7 @@ from shuffle_plugins.core.ranges import Dim, LocalEpsilon, Radius, whole_number
 from shuffle_plugins.core.rows import rows_at_once
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.lattices import compiled_kernels
-from shuffle_plugins.protocols.sums import CountSum, Tally, TargetUnreachable, check_clips
+from shuffle_plugins.protocols.sums import CountSum, Tally, TargetUnreachable
 from shuffle_plugins.randomness.chacha import WHOLE
 from shuffle_plugins.randomness.sources import Randomness, secure
 
@@ -31,9 +32,7 @@ _STRETCH = 1.05  # ‖coefficients‖ over ‖vector‖, at most: a Kashin frame
 _ROUNDING = 1e-9  # relative, by which rounding may move a norm
 _BITS, _COEFFICIENTS = 1 << 16, 1 << 19  # handled at a time: the first stay in a processor's own cache
 _LEVELS = 32  # of values in the dataset that bounds a round from below
-_LOUDEST = 0.97  # largest gain of a bit that is tried; of a louder bit the other clients hide little
 _SKEW = 50.0  # times gain/√crowd: what a crowd's skew costs of the variance, roughly; for the choice alone
-_PRECISION = 5e-4  # relative, of the noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +46,6 @@ class PoissonBinomialSum(CountSum[PoissonBinomialRound], PrivateSum):
     The cost depends on the ℓ2 norm of all of a client's coefficients together (``docs/proofs/counts.md``).
 
     Attributes:
-        dim: d, length of a client's vector.
         bits: m, how many bits a client sends for each coefficient, in [1, 2**20).
         message_epsilon: ε0 of one bit, in nats: τ = tanh(ε0/2), rounded down.
         radius: ℓ2 radius of the ball; longer vectors are scaled onto it.
@@ -102,18 +100,34 @@ class PoissonBinomialSum(CountSum[PoissonBinomialRound], PrivateSum):
             bits = _fewest_bits(honest=honest, noise=noise, overhead=overhead)
         checks.whole("bits", bits, at_most=MOST_BITS_EACH)
 
-        def multiplier_of(gain: float) -> float:
-            found = PoissonBinomialRound(
-                dim=spread.size,
-                bits=bits,
-                flip=_flip(SignThresholds.of(2 * math.atanh(gain))),
-                distance=_distance(spread),
-                population=honest,
-                cohort=honest,
-            )
-            return 2 * found.noise_multiplier  # a round tells it over the sensitivity
+        def quietness(gain: float) -> float:
+            try:
+                found = PoissonBinomialRound(
+                    dim=spread.size,
+                    bits=bits,
+                    flip=_flip(SignThresholds.of(2 * math.atanh(gain))),
+                    distance=_distance(spread),
+                    population=honest,
+                    cohort=honest,
+                )
+            except ValueError:  # hardly anybody is hidden
+                return 4 / noise_multiplier
+            return 0.5 / found.noise_multiplier  # a round tells it over the sensitivity
 
-        gain = _loudest_gain(noise_multiplier, start=_gain(honest / bits, noise), multiplier_of=multiplier_of)
+        gain = largest_within(
+            quietness,
+            target=1 / noise_multiplier,
+            start=_gain(honest / bits, noise),
+            lowest=1e-8,
+            highest=0.97,  # of a louder bit the other clients hide little
+            precision=5e-4,
+            slope=1.0,
+        )
+        if gain is None:
+            raise TargetUnreachable(
+                f"these bits do not protect as a Gaussian of noise multiplier {noise_multiplier:.3g}: send "
+                "more of them, or ask for less noise"
+            )
         return {"dim": dim, "bits": bits, "message_epsilon": 2 * math.atanh(gain), "seed": seed, **data}
 
     @override
@@ -156,13 +170,10 @@ class PoissonBinomialSum(CountSum[PoissonBinomialRound], PrivateSum):
         return CountRange(self.size, 0, self.bits)
 
     @override
-    def randomize(
-        self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
-    ) -> Reports:
-        check_clips(clip)
+    def _randomized(self, x: Any, randomness: Randomness) -> Reports:
         rows = self._rows(x)
         counts = torch.zeros(rows.num_rows, self.size, dtype=torch.int64)
-        for clients, columns, ones in self._drawn(rows, secure(randomness)):
+        for clients, columns, ones in self._drawn(rows, randomness):
             counts[clients, columns] += ones.cpu()
         return self.layout.reports(counts)
 
@@ -188,11 +199,6 @@ class PoissonBinomialSum(CountSum[PoissonBinomialRound], PrivateSum):
         """From ones less zeros under each label to the sum."""
         values = surplus / (self.bits * self.thresholds.gain)
         return self.spread.reconstruct(values * self.coefficient_radius)
-
-    def _values(self, rows: Rows) -> Tensor:
-        """Coefficients in units of their radius, (clients, size) float64: in [−1, 1], of bounded norm."""
-        found, scale = _representation(self.spread, rows, radius=self.radius)
-        return found.mul(scale).clamp_(-1, 1)
 
     def _drawn(self, rows: Rows, randomness: Randomness) -> Iterator[tuple[slice, slice, Tensor]]:
         """How many of some bits are ones: of which clients, of which coefficients, and int32 of both."""
@@ -240,8 +246,7 @@ def _attained(dim: int, seed: int) -> tuple[tuple[float, int], ...] | None:
     """Values of a vector x of full length, as ``PoissonBinomialRound.attained`` takes them.
 
     Of two unit vectors, along a coordinate and along a vector of the frame, the one with the longer values,
-    rounded down to few of them, which leaks less: bits can be flipped to make it so. None if the values of
-    −x are not those of x with the other sign.
+    rounded down to few of them, which leaks less. None if −x has not the values of x with the other sign.
     """
     spread = KashinFrame(dim=dim, seed=seed)
     x = torch.eye(2, dim, dtype=torch.float64)
@@ -291,29 +296,4 @@ def _fewest_bits(*, honest: int, noise: float, overhead: float) -> int:
     raise TargetUnreachable(
         f"no number of bits protects {honest} clients with so much noise within an overhead of {overhead:g}: "
         "ask for less noise or a larger overhead"
-    )
-
-
-def _loudest_gain(noise: float, *, start: float, multiplier_of: Callable[[float], float]) -> float:
-    """The largest gain, to a part in a thousand, at which a round has this noise multiplier."""
-    gain, best, worst = min(start, _LOUDEST), 0.0, math.inf
-    for _ in range(25):
-        try:
-            found = multiplier_of(gain) / noise
-        except ValueError:  # hardly anybody is hidden
-            found = 0.25
-        if found >= 1:
-            best = max(best, gain)
-            if found <= 1 + 2 * _PRECISION or gain == _LOUDEST or worst <= best * (1 + _PRECISION):
-                return best
-        else:
-            worst = min(worst, gain)
-        gain = min(gain * found / (1 + _PRECISION), _LOUDEST)
-        if best and worst < math.inf and not best * 1.05 < gain < worst / 1.05:
-            gain = math.sqrt(best * worst)
-    if best:
-        return best
-    raise TargetUnreachable(
-        f"these bits do not protect as a Gaussian of noise multiplier {noise:.3g}: send more of them, or ask "
-        "for less noise"
     )

@@ -218,7 +218,7 @@ class HeavyHitters(Ranged):
         self, x: Tensor, question: PrefixQuestion, *, randomness: Randomness | None = None
     ) -> Reports:
         """Each client's answer, flipped. Add reports up with ``counts.total``."""
-        return self.counts.randomize_held(self.answers(x, question), randomness=randomness)
+        return self.counts.randomize_held(self.answers(x, question)[:, None], secure(randomness))
 
     def following(
         self, total: Tensor, question: PrefixQuestion, *, reports: int
@@ -259,7 +259,7 @@ class HeavyHitters(Ranged):
             size = self.clients_per_round
             start = question.number * size if self.groups else 0
             answering = self.answers(values[start : start + size], question)
-            total = self.counts.share_held(answering, randomness=source)
+            total = self.counts.share_held(answering[:, None], source)
             found = self.following(total, question, reports=size)
             if isinstance(found, FoundValues):
                 return found

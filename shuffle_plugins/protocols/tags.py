@@ -42,10 +42,9 @@ from shuffle_plugins.mechanisms.coefficients import (
     sound_level,
 )
 from shuffle_plugins.mechanisms.sign_patterns import Constants
-from shuffle_plugins.protocols.sums import LabelledSum, Tally, check_clips
+from shuffle_plugins.protocols.sums import LabelledSum, Tally, check_bits
 from shuffle_plugins.randomness.sources import Randomness, secure
 
-_ENTRIES_AT_ONCE = 1 << 20
 _QUIETEST, _LOUDEST = 1e-8, 400.0  # ε0 of one message, where searches end
 _MOST_PLANES = 16
 
@@ -62,7 +61,6 @@ class TaggedSum(LabelledSum[TaggedRound]):
     thesis's constants (144, 48) are not used.
 
     Attributes:
-        dim: d, length of a client's vector.
         budget: v, ε0 of all messages of one client together. Planes share it so that the variance of a
             shuffled sum is least.
         samples: s, blocks per plane, in [1, D].
@@ -95,16 +93,12 @@ class TaggedSum(LabelledSum[TaggedRound]):
 
     @classmethod
     def _coefficients(cls, *, dim: int, **data: Any) -> int:
-        """D for data of these fields."""
         return checks.dim(dim)
 
     @property
     def flat(self) -> float:
         """How large all coordinates of two opposite data are, at most 1: they make the lower bound."""
         return 1.0
-
-    def _checked(self, x: Tensor | Rows) -> Rows:
-        return self._rows(x)
 
     @abstractmethod
     def _values(self, rows: Rows, columns: Tensor) -> Tensor:
@@ -144,7 +138,7 @@ class TaggedSum(LabelledSum[TaggedRound]):
 
     @property
     def plan(self) -> SampledPlan:
-        """The bit planes (levels) and blocks per plane (samples) that a client sends messages on."""
+        """Levels and samples of what a client sends."""
         return SampledPlan(levels=self.levels, samples=self.samples)
 
     @property
@@ -172,14 +166,9 @@ class TaggedSum(LabelledSum[TaggedRound]):
         )
 
     @property
-    def tags(self) -> int:
-        """Tags, and messages that a client sends: m·s."""
-        return self.levels * self.samples
-
-    @property
     def messages_per_client(self) -> int:
         """Messages that a client sends: one under each tag, m·s."""
-        return self.tags
+        return self.levels * self.samples
 
     @property
     def labels(self) -> int:
@@ -188,7 +177,7 @@ class TaggedSum(LabelledSum[TaggedRound]):
 
     @property
     def layout(self) -> ReportLayout:
-        """The form of a client's whole report: a place in its block and a bit for each tag, in order."""
+        """A place in its block and a bit for each tag, in order."""
         return ReportLayout(self.name, self.dim, self.planes.layout)
 
     @property
@@ -197,11 +186,8 @@ class TaggedSum(LabelledSum[TaggedRound]):
         return CountRange(self.labels, -1, 1)
 
     @override
-    def randomize(
-        self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
-    ) -> Reports:
-        check_clips(clip)
-        places, bits = self._encoded(self._checked(x), secure(randomness))
+    def _randomized(self, x: Any, randomness: Randomness) -> Reports:
+        places, bits = self._encoded(self._rows(x), randomness)
         return self.layout.reports(*self.planes.sent(places, bits))
 
     def surplus(self, counted: Tally) -> int:
@@ -211,9 +197,10 @@ class TaggedSum(LabelledSum[TaggedRound]):
     @override
     def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
         source = secure(randomness)
-        rows = self._checked(x)
+        rows = self._rows(x)
         counts = torch.zeros(self.labels, dtype=torch.int64)
-        step = rows_at_once(max(self.tags, self.size), device=rows.device, entries=_ENTRIES_AT_ONCE)
+        wide = max(self.messages_per_client, self.size)
+        step = rows_at_once(wide, device=rows.device, entries=1 << 20)
         for start in range(0, rows.num_rows, step):
             part = rows.narrow(start, min(start + step, rows.num_rows))
             places, bits = self._encoded(part, source)
@@ -222,7 +209,6 @@ class TaggedSum(LabelledSum[TaggedRound]):
 
     @override
     def total(self, reports: Reports) -> Tensor:
-        """Signs added up under each label, int64 (levels·D,)."""
         self.layout.check(reports)
         return self._added(*self.planes.parse(reports))
 
@@ -268,8 +254,7 @@ class TaggedSum(LabelledSum[TaggedRound]):
 class CubeSum(TaggedSum):
     """The sum of vectors in an ℓ∞ ball: Girgis's thesis, Algorithms 3.5.1 and 3.5.2. See TaggedSum.
 
-    Attributes:
-        radius: largest absolute coordinate; larger ones are clipped, each by itself.
+    Coordinates larger than ``radius`` are clipped, each by itself.
     """
 
     name: ClassVar[str] = "multi-message-cube"
@@ -310,10 +295,10 @@ class BinarySum(TaggedSum):
         (noise,) = self.planes.noises
         return self.cohort / 4 * (self.planes.blocks.square_lengths * (noise + 1) - self.dim)
 
-    def _checked(self, x: Tensor | Rows) -> Rows:
-        rows = super()._checked(x)
-        if not all(bool(((block == 0) | (block == 1)).all()) for block in rows.blocks):
-            raise ValueError("the batch has entries that are neither 0 nor 1; nothing was released")
+    @override
+    def _rows(self, x: Tensor | Rows) -> Rows:
+        rows = super()._rows(x)
+        check_bits(rows.blocks)
         return rows
 
     def _values(self, rows: Rows, columns: Tensor) -> Tensor:
@@ -335,8 +320,7 @@ class BallSum(TaggedSum, PrivateSum):
 
     Attributes:
         radius: ℓ2 radius of the ball; longer vectors are scaled onto it.
-        frame: ``"kashin"`` or ``"rotation"``.
-        seed: whole number that fixes the frame. It is public and all must use the same.
+        seed: fixes the frame. It is public and all must use the same.
         failure: β of a rotation, in (0, 1).
     """
 

@@ -36,7 +36,6 @@ _PARAMETERS = (
     "levels",
     "coins",
     "samples",
-    "total_epsilon",
     "local_epsilon",
     "noise_epsilon",
     "shares",
@@ -54,10 +53,8 @@ _PARAMETERS = (
     "modulus",
     "size",
     "coefficient_radius",
-    "tags",
     "messages_per_client",
     "messages_per_coordinate",
-    "bits_per_message",
     "bits_per_client",
 )
 

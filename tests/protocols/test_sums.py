@@ -110,7 +110,7 @@ def test_messages_and_reports_are_the_same_sum(protocol: Any, data: Tensor, trut
     reports = protocol.randomize(data, randomness=SeededRandomness(8))
     batches = protocol.messages(reports)
     assert {len(batch) for batch in batches} == {protocol.messages_per_client}
-    assert {batch.bits_per_report for batch in batches} == {protocol.bits_per_message}
+    assert {batch.bits_per_report for batch in batches} == {protocol.message_layout.bits}
     shuffled = Reports.from_bytes(InMemoryShuffler().shuffle(batches).to_bytes())
     parts = protocol.total(reports.narrow(0, 11)) + protocol.total(reports.narrow(11, CLIENTS))
     expected = estimated(protocol, protocol.total(reports), reports=CLIENTS)

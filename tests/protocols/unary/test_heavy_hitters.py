@@ -93,9 +93,9 @@ def test_false_positives_and_misses_are_as_predicted() -> None:
     reached = float(stats.binom.sf(search.threshold - 1, 2_000, counts.other))
     assert reached <= rate < float(stats.binom.sf(search.threshold - 2, 2_000, counts.other))
     source, held = SeededRandomness(3), search.detectable(confidence=0.8)
-    answers = torch.full((2_000,), -1)
+    answers = torch.full((2_000, 1), -1)
     answers[:held] = 7
-    totals = torch.stack([counts.share_held(answers, randomness=source) for _ in range(300)])
+    totals = torch.stack([counts.share_held(answers, source) for _ in range(300)])
     survived = (totals >= search.threshold).double()
     wrong = torch.cat([survived[:, :7], survived[:, 8:]], dim=1)
     assert float(wrong.mean()) == pytest.approx(reached, abs=6 * math.sqrt(reached / wrong.numel()))
