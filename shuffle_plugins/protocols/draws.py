@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple, Self
 
@@ -37,7 +37,7 @@ _HALF = np.uint64(32)
 def heads(coins: int, size: int, *, randomness: Randomness | None = None) -> Tensor:
     """Draw ``size`` numbers of heads among ``coins`` fair coins, at most 2**40, int64, on the CPU.
 
-    From a table of the law, within 2**-100 of the binomial in total variation, for each 2**32 coins
+    From a table, within 2**-100 of the binomial in total variation, for each 2**32 coins
     (``docs/proofs/sums.md``).
     """
     checks.whole("coins", coins, at_least=0, at_most=MOST_COINS)
@@ -57,8 +57,7 @@ def heads(coins: int, size: int, *, randomness: Randomness | None = None) -> Ten
 def drawn_range(coins: int) -> tuple[int, int]:
     """The least and the largest number of heads that :func:`heads` ever draws among so many coins.
 
-    Each part of at most 2**32 coins stays within ``DRAWN_REACH`` deviations of its middle, so a client's
-    number can be proven to lie in a range far shorter than all coins.
+    Each part of at most 2**32 coins stays within ``DRAWN_REACH`` deviations of its middle.
     """
     many, rest = divmod(coins, COINS_AT_ONCE)
     highest = many * _largest_drawn(COINS_AT_ONCE) + _largest_drawn(rest)
@@ -92,13 +91,14 @@ class AliasTable(NamedTuple):
         law = [(mass << _FINE_BITS) // whole for mass in masses]
         law[law.index(max(law))] += (1 << _FINE_BITS) - sum(law)
         bits = (len(law) - 1).bit_length()
-        thresholds, other = [0] * (1 << bits), [0] * (1 << bits)
-        _fill_columns(law + [0] * ((1 << bits) - len(law)), 1 << (_FINE_BITS - bits), thresholds, other)
+        law += [0] * ((1 << bits) - len(law))
+        last = len(masses) - 1
+        thresholds, other = _fill_columns(law, 1 << (_FINE_BITS - bits))
         high = np.array([threshold >> 64 for threshold in thresholds], dtype=np.uint64)
         low = np.array([threshold & ((1 << 64) - 1) for threshold in thresholds], dtype=np.uint64)
         digits = np.minimum(high >> np.uint64(32 - bits), np.uint64((1 << 32) - 1))
         alias = np.array(other, dtype=np.int64)
-        return cls(first, bits, high, low, alias, (digits << _HALF) | alias.astype(np.uint64), len(law) - 1)
+        return cls(first, bits, high, low, alias, (digits << _HALF) | alias.astype(np.uint64), last)
 
     def draw(self, size: int, randomness: Randomness) -> NDArray[np.int64]:
         """Outcomes less ``first``: a word chooses a column and one of its two, a second decides a tie."""
@@ -130,7 +130,7 @@ class AliasTable(NamedTuple):
 
 @lru_cache(maxsize=8)
 def alias_table(coins: int) -> AliasTable:
-    """The table that numbers of heads are drawn from; its last entry is for all that are further out."""
+    """The table of numbers of heads; its last entry is for all that are further out."""
     upper, listed = _upper_masses(coins)
     half = upper[:listed]
     law = (half[::-1] if coins % 2 else half[:0:-1]) + half
@@ -165,37 +165,19 @@ def _further(coins: int, randomness: Randomness) -> int:
     return count if words[-1] & 1 else coins - count
 
 
-def _fill_columns(
-    law: Sequence[int], full: int, threshold: MutableSequence[int], other: MutableSequence[int]
-) -> None:
-    """Vose's construction in whole numbers: the law's masses, which add up to ``full`` times their number.
-
-    Columns below ``full`` are filled up from the first heavy one until that is below ``full`` itself, which
-    is then filled up from the next. The last heavy column is left with ``full``.
-    """
-    size = len(law)
-    heavy = 0
-    while law[heavy] < full:
-        heavy += 1
-    rest = law[heavy]
-    for i in range(size):
-        if law[i] >= full:
-            continue
-        threshold[i] = law[i]
-        other[i] = heavy
-        rest -= full - law[i]
-        while rest < full:
-            threshold[heavy] = rest
-            following = heavy + 1
-            while law[following] < full:
-                following += 1
-            other[heavy] = following
-            rest = law[following] - (full - rest)
-            heavy = following
-    for i in range(heavy, size):
-        if law[i] >= full:
-            threshold[i] = full
-            other[i] = i
+def _fill_columns(law: list[int], full: int) -> tuple[list[int], list[int]]:
+    """Vose's construction in whole numbers: of masses that add up to ``full`` times their number, thresholds
+    and the other outcomes of the columns."""
+    threshold, other = [full] * len(law), list(range(len(law)))
+    light = [i for i, mass in enumerate(law) if mass < full]
+    heavy = [i for i, mass in enumerate(law) if mass >= full]
+    while light:
+        i, j = light.pop(), heavy[-1]
+        threshold[i], other[i] = law[i], j
+        law[j] -= full - law[i]
+        if law[j] < full:
+            light.append(heavy.pop())
+    return threshold, other
 
 
 DRAWN_DISTANCE = 2.0**-92
@@ -205,30 +187,19 @@ A table leaves out less than 2**-110, has fewer than 2**20 entries and is read w
 less than 2**-100. A number is the sum of fewer than 2**8 draws.
 """
 
-_LARGEST_TABLE = 24  # log2 of the events of one draw
-
 
 def drawn_binomials(events: Tensor, *, threshold: int, randomness: Randomness) -> Tensor:
     """Draw Bin(events, threshold/2**62) for each entry of ``events``, in [0, 2**31]; int64, on the CPU."""
-    left = events.to(torch.int64).cpu().flatten()
+    left = events.to(torch.int64).cpu().flatten().clone()
     if left.numel() and int(left.max()) > 1 << 31:
         raise ValueError(f"more than {1 << 31:,} clients cannot be simulated at once: simulate groups")
     found = torch.zeros_like(left)
-    while bool((left >> (_LARGEST_TABLE + 1)).any()):
-        many = (left >> (_LARGEST_TABLE + 1)).nonzero().squeeze(1)
-        found[many] += _draws(len(many), _LARGEST_TABLE, threshold, randomness)
-        left[many] -= 1 << _LARGEST_TABLE
-    for power in range(_LARGEST_TABLE, -1, -1):
-        chosen = ((left >> power) & 1).nonzero().squeeze(1)
-        if len(chosen):
-            found[chosen] += _draws(len(chosen), power, threshold, randomness)
+    for power in range(24, -1, -1):  # the largest table is of 2**24 events, and drawn from as often as needed
+        while len(chosen := (left >> power).nonzero().squeeze(1)):
+            table = binomial_table(power, threshold)
+            found[chosen] += torch.from_numpy(table.draw(len(chosen), randomness) + table.first)
+            left[chosen] -= 1 << power
     return found.reshape(events.shape)
-
-
-def _draws(count: int, power: int, threshold: int, randomness: Randomness) -> Tensor:
-    """Bin(2**power, threshold/2**62), int64 (count,)."""
-    table = binomial_table(power, threshold)
-    return torch.from_numpy(table.draw(count, randomness) + table.first)
 
 
 @lru_cache(maxsize=512)

@@ -322,7 +322,7 @@ def of_frequencies(build: Callable[[], FrequencyEstimation]) -> dict[str, Any]:
         "counts": tensor(histogram.counts),
         "clients": histogram.reports,
         "refused": histogram.refused,
-        "distribution": tensor(protocol.distribution(reports)),
+        "distribution": tensor(histogram.distribution),
         "lower": tensor(intervals.lower),
         "upper": tensor(intervals.upper),
     }

@@ -209,7 +209,7 @@ def test_what_is_collected_went_through_the_shuffler():
     reports = protocol.collect(x)
     assert protocol.estimate(reports).counts.tolist() == pytest.approx([70.0, 70.0, 60.0])
     assert not torch.equal(reports.fields[0].values.long(), x)  # of 200 in blocks: one in C(200; 70, 70, 60)
-    assert protocol.distribution(reports).tolist() == pytest.approx([0.35, 0.35, 0.3])
+    assert protocol.estimate(reports).distribution.tolist() == pytest.approx([0.35, 0.35, 0.3])
     with pytest.raises(BatchRefused):
         protocol.collect(x, shuffler=InMemoryShuffler(minimum=201))
     with pytest.raises(ValueError, match="guarantee is that of 200 clients"):
