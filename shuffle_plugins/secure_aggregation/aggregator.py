@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import NamedTuple
 
 from shuffle_plugins.core import checks
@@ -42,14 +41,12 @@ def commitment(share: bytes) -> bytes:
 def seal_seed(
     seed: bytes, *, terms: SumTerms, share: bytes, aggregator_key: bytes, signing_key: SigningKey
 ) -> bytes:
-    """Seal a client's seed for one aggregator.
+    """Seal a client's seed, or what else all clients send alike, for one aggregator.
 
     Args:
-        seed: 32 bytes; other lengths are for protocols that send more than a seed, all clients alike.
         terms: the round, as the server told the client.
         share: the bytes that the same client sends to the server.
         aggregator_key: the aggregator's public key, as pinned by the client; never one that the server sent.
-        signing_key: the client's private signing key.
     """
     if aggregator_key not in terms.aggregators:
         raise ShuffleError("a seed is sealed to one of the aggregators that the terms name")
@@ -60,13 +57,7 @@ def seal_seed(
 
 
 class SeedOpener:
-    """Opens a round's envelopes for one aggregator.
-
-    Args:
-        terms: the round, as the server told the aggregator.
-        private_key: the aggregator's private key.
-        enrolled: public signing keys of the clients that may take part.
-    """
+    """Opens a round's envelopes for one aggregator, of clients with the ``enrolled`` public signing keys."""
 
     def __init__(self, *, terms: SumTerms, private_key: SealingKey, enrolled: frozenset[bytes]) -> None:
         self._terms = terms
@@ -76,8 +67,7 @@ class SeedOpener:
         self._digest = terms.digest()
 
     def open(self, envelope: bytes, *, commitment: bytes) -> tuple[bytes, bytes]:
-        """The client's public signing key, and the seed, of an envelope that comes with the digest of a
-        share.
+        """The client's public signing key, and the seed.
 
         Raises:
             BatchRefused: UNREADABLE if it was altered, sealed to another key or for another round, or belongs
@@ -123,12 +113,7 @@ def answer_statement(
 
 
 class Sealed(NamedTuple):
-    """What the server passes on to an aggregator about one client.
-
-    Attributes:
-        commitment: 32 bytes, the digest of the share that the client sent to the server.
-        envelope: the seed, sealed to the aggregator.
-    """
+    """What the server passes on to an aggregator about one client: its share's digest, and an envelope."""
 
     commitment: bytes
     envelope: bytes
@@ -136,12 +121,9 @@ class Sealed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """An aggregator's answer to the server about one round. It gives out nothing else.
+    """All that an aggregator answers about a round: the total of the expansions of so many seeds.
 
-    Attributes:
-        total: the sum of the expansions of the good envelopes' seeds.
-        added: how many clients' seeds are in it.
-        rejected: why envelopes were dropped, by their positions among all envelopes.
+    ``rejected`` is why envelopes were dropped, by their positions.
     """
 
     total: Residues
@@ -179,7 +161,6 @@ class Aggregator(BatchService):
 
         Args:
             sealed: one for each client whose share the server has.
-            terms: the round as the server describes it.
             minimum: fewest clients that the server wants in the sum. The largest of this, of what the clients
                 were promised (``terms.context.minimum``), and of the aggregator's own minimum applies.
             exact: whether to refuse the whole batch if a single envelope is bad, instead of leaving it out.
@@ -191,10 +172,9 @@ class Aggregator(BatchService):
         required = self._required(terms, minimum)
         self.spent.spend(terms.context.token)
         expansion, rejected, added = Expansion(terms.layout), dict[int, Refusal](), 0
-        opened = self._opened(sealed, terms=terms, rejected=rejected, size=SEED_BYTES)
-        while group := list(islice(opened, 16)):
-            expansion.add(*(seed for _, seed in group))
-            added += len(group)
+        for _, seed in self._opened(sealed, terms=terms, rejected=rejected, size=SEED_BYTES):
+            expansion.add(seed)
+            added += 1
         if exact and rejected:
             raise BatchRefused(Refusal.NOT_AGREED, rejected)
         if added < required:

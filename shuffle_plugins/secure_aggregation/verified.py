@@ -83,13 +83,8 @@ class VerifiedTerms(SumTerms):
         different public shares to different parties, which the server has to notice before it asks for a sum,
         or such a client would make an aggregator refuse the sum of all.
 
-        Args:
-            secret: what the client sent to this party.
-            aggregator: 0 for the server, and 1 + its position for an aggregator.
-            verify_key: the round's verification key.
-
-        Raises:
-            VerificationError: if these bytes cannot come from a client that follows the protocol.
+        ``aggregator`` is 0 for the server, and 1 + its position for an aggregator. A VerificationError if
+        these bytes cannot come from a client that follows the protocol.
         """
         state, share = self.prio3.verify_init(
             verify_key=verify_key, **self._parts(secret), aggregator=aggregator
@@ -111,22 +106,14 @@ class VerifiedTerms(SumTerms):
 
 
 class ProvenShares(NamedTuple):
-    """One client's counts, split between the server and the aggregators, with a range proof.
-
-    Attributes:
-        share: what the client sends to the server.
-        secrets: what the client seals to each aggregator, in the order of the terms.
-    """
+    """What a client sends to the server, and what it seals to each aggregator, with a range proof."""
 
     share: bytes
     secrets: tuple[bytes, ...]
 
 
 def share_with_proof(counts: NDArray[np.int64], *, terms: VerifiedTerms) -> ProvenShares:
-    """Split a client's counts between a server and aggregators, with a proof that each is within bounds.
-
-    ``counts`` are (terms.layout.size,), whole numbers from 0 to ``terms.largest``.
-    """
+    """Split a client's counts, (layout.size,), with a proof that each is from 0 to ``terms.largest``."""
     report = terms.prio3.shard(counts, context=terms.digest())
     public = report.nonce + report.public_share
     leader, *helpers = report.input_shares
@@ -135,13 +122,7 @@ def share_with_proof(counts: NDArray[np.int64], *, terms: VerifiedTerms) -> Prov
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """An aggregator's answers about the proofs of one round.
-
-    Attributes:
-        verifier_shares: for each good envelope, by its position among all envelopes, the answer of
-            :meth:`VerifiedTerms.started`.
-        rejected: why envelopes were dropped, by their positions.
-    """
+    """Answers of :meth:`VerifiedTerms.started`, and why envelopes were dropped, by their positions."""
 
     verifier_shares: Mapping[int, bytes]
     rejected: Mapping[int, Refusal] = field(default_factory=dict)
@@ -156,10 +137,8 @@ class VerifyingAggregator(Aggregator):
         """Answer about the proofs of a round's clients. First the round is recorded on disk as spent.
 
         Args:
-            sealed: one for each client whose share the server has.
-            terms: the round as the server describes it.
             verify_key: 32 random bytes that the server drew, and that no client knows.
-            minimum: as in :meth:`Aggregator.add_up`.
+            sealed, minimum: as in :meth:`Aggregator.add_up`.
 
         Raises:
             BatchRefused: REPLAYED for a spent round; UNDER_MINIMUM for too few good envelopes.
@@ -182,11 +161,7 @@ class VerifyingAggregator(Aggregator):
     ) -> bytes:
         """Add up this aggregator's shares of the clients whose proofs hold; return the sum, encoded.
 
-        Args:
-            decided: for each of these clients, its sealed envelope and its verifier message, which
-                :meth:`RoundVerifier.decide` returned.
-            terms: the round as the server describes it.
-            minimum: as in :meth:`verify`.
+        ``decided`` are each of these clients' sealed envelope and what :meth:`RoundVerifier.decide` returned.
 
         Raises:
             BatchRefused: REPLAYED if a sum of this round was asked for before; UNDER_MINIMUM for too few
@@ -220,11 +195,7 @@ class VerifyingAggregator(Aggregator):
 
 
 class RoundVerifier(Generic[_Client]):
-    """The server's part of a verified sum, for one round.
-
-    Attributes:
-        verify_key: the verification key: 32 random bytes for the aggregators, which no client may learn.
-    """
+    """The server's part of a verified sum, for one round. No client may learn its ``verify_key``."""
 
     def __init__(self, terms: VerifiedTerms) -> None:
         self.verify_key = secrets.token_bytes(SEED_SIZE)
@@ -238,17 +209,10 @@ class RoundVerifier(Generic[_Client]):
         self._started[client] = self._terms.started(share, aggregator=0, verify_key=self.verify_key)
 
     def decide(self, client: _Client, verifier_shares: Sequence[bytes]) -> bytes:
-        """Decide whether a client's proof holds, and if so add its share to the server's sum.
+        """Add a client's share to the server's sum if its proof holds; return the message for the aggregators.
 
-        Args:
-            client: a client for which :meth:`start` was called.
-            verifier_shares: the answer of each aggregator about this client, in the order of the terms.
-
-        Returns:
-            The verifier message for the aggregators.
-
-        Raises:
-            VerificationError: if the proof does not hold; the client is then left out of the sum.
+        ``verifier_shares`` are each aggregator's answer about this client, in the order of the terms. After a
+        VerificationError the client is left out of the sum.
         """
         state, own = self._started.pop(client)
         prio3 = self._terms.prio3
@@ -265,10 +229,7 @@ class RoundVerifier(Generic[_Client]):
     def total(self, sums: Sequence[bytes]) -> NDArray[np.int64]:
         """The sum of the counts of all clients whose proofs hold, int64 (size,).
 
-        ``sums`` are what each :meth:`VerifyingAggregator.add_verified` returned.
-
-        Raises:
-            CheckFailed: if the sums do not fit together. Then an aggregator did not follow the protocol.
+        :class:`CheckFailed` if it does not fit together: then an aggregator did not follow the protocol.
         """
         prio3 = self._terms.prio3
         try:

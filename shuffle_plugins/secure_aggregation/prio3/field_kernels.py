@@ -1,13 +1,8 @@
 """Arithmetic in two prime fields, compiled for this machine's processor.
 
-The primes are 2**64 - 2**32 + 1 and 2**128 - 28·2**64 + 1, the draft's Field64 and Field128. A vector of n
-elements is an array of ``uint64``, of shape (n,) for the first field and (n, 2), low limb first, for the
-second. Every function takes vectors of either field; all elements are below the prime. Functions here check
-nothing, :mod:`~shuffle_plugins.secure_aggregation.prio3.field` and the circuits do.
-
-Both primes are 2**w - k·2**s + 1. So 2**w ≡ k·2**s - 1, and a product is reduced by folding what is above
-bit w back, three times, with shifts and additions. numba compiles some seconds once per machine and field;
-its cache keeps the code.
+Every function takes vectors of either field, as :mod:`~shuffle_plugins.secure_aggregation.prio3.field` has
+them, all elements below the prime, and checks nothing. Both primes are 2**w - k·2**s + 1. So 2**w ≡ k·2**s -
+1, and a product is reduced by folding what is above bit w back, three times, with shifts and additions.
 
 One file on purpose: numba's cache notices changes of the file that a function is in, and of no other.
 """
