@@ -209,7 +209,7 @@ class RoundVerifier(Generic[_Client]):
         self._started[client] = self._terms.started(share, aggregator=0, verify_key=self.verify_key)
 
     def decide(self, client: _Client, verifier_shares: Sequence[bytes]) -> bytes:
-        """Add a client's share to the server's sum if its proof holds; return the message for the aggregators.
+        """Add a client's share to the server's sum if its proof holds; the message for the aggregators.
 
         ``verifier_shares`` are each aggregator's answer about this client, in the order of the terms. After a
         VerificationError the client is left out of the sum.

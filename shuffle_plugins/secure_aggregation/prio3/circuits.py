@@ -146,7 +146,7 @@ class ValidityCircuit(ABC, Generic[Measurement, AggregateResult]):
         return wires
 
     def _completed(self, values: FieldVector) -> FieldVector:
-        """The values of a polynomial at all n roots of unity, its last coefficient being 0, from all but one."""
+        """A polynomial's values at all n roots of unity, its last coefficient being 0, from all but one."""
         # That coefficient is, but for a factor, the sum of value k times root**k.
         field, n = self.field, len(values) + 1
         root, powers = field.root(n), [1]
