@@ -34,8 +34,6 @@ _CategoriesFile = Annotated[Path | None, option("--categories-file FILE", "The s
 
 @dataclass(frozen=True, kw_only=True)
 class _Values:
-    """What clients hold: a category each."""
-
     file: Annotated[Path, option("--input FILE", "A client's value on each line; with --column, CSV.")]
     column: Annotated[str | None, option("--column NAME", "Column of a CSV file with a heading line.")] = None
     categories: _Categories = None
@@ -107,32 +105,31 @@ def _frequencies(
     names, held = values.read()
     from shuffle_plugins import protocols
 
-    common: dict[str, Any] = {"cohort": len(held), "epsilon": target_epsilon, "delta": delta}
-    built: protocols.FrequencyEstimation | protocols.CountedUnary | protocols.HistogramSum
+    kind, size = {
+        "one-message": (protocols.FrequencyEstimation, "categories"),
+        "counted-unary": (protocols.CountedUnary, "length"),
+        "histogram-sum": (protocols.HistogramSum, "categories"),
+    }[protocol]
     output.progress("calibrating")
+    built: Any = kind.calibrated(**{size: len(names)}, cohort=len(held), epsilon=target_epsilon, delta=delta)
     if protocol == "one-message":
-        built = protocols.FrequencyEstimation.calibrated(categories=len(names), **common)
-        mechanism, local_epsilon = built.oracle, built.local_epsilon
-        histogram = built.estimate(built.collect(held))
-    elif protocol == "counted-unary":
-        built = protocols.CountedUnary.calibrated(length=len(names), **common)
-        mechanism, local_epsilon = built.name, built.local_epsilon
-        histogram = built.randomize_histogram(held)
+        mechanism, histogram = built.oracle, built.estimate(built.collect(held))
     else:
-        built = protocols.HistogramSum.calibrated(categories=len(names), **common)
-        mechanism, local_epsilon = built.name, math.inf
-        histogram = built.randomize_histogram(held)
+        mechanism, histogram = built.name, built.randomize_histogram(held)
+    local_epsilon = built.local_epsilon
     spent = output.certified(built.round(), delta=delta)
     bars = built.intervals(histogram, confidence=confidence, simultaneous=True)
     columns = {
-        "category": names,
-        "count": histogram.counts.tolist(),
-        "frequency": histogram.frequencies.tolist(),
-        "lower": bars.lower.tolist(),
-        "upper": bars.upper.tolist(),
-        "distribution": histogram.distribution.tolist(),
+        "count": histogram.counts,
+        "frequency": histogram.frequencies,
+        "lower": bars.lower,
+        "upper": bars.upper,
+        "distribution": histogram.distribution,
     }
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    rows = [
+        {"category": name} | {key: float(column[i]) for key, column in columns.items()}
+        for i, name in enumerate(names)
+    ]
     alone = math.isfinite(local_epsilon)
     found = {
         "protocol": protocol,
@@ -296,7 +293,6 @@ def _refine(
 
 
 def _show_rows(rows: Sequence[dict[str, str]], *, last: dict[str, str] | None = None) -> None:
-    """A table of the first rows, and how many more there are."""
     shown = [*rows[:_MOST_ROWS], *([] if last is None else [last])]
     output.show(output.table(shown, text={"category": "", "column": ""}))
     if len(rows) > _MOST_ROWS:
@@ -371,7 +367,6 @@ def _made_for(names: Sequence[str], local_epsilon: float) -> str:
 
 
 def _listed(text: str, option: str) -> list[str]:
-    """Names separated by commas, in their order. A name that is there twice is an error."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -426,11 +421,7 @@ def _read_columns(file: Path, columns: Sequence[str]) -> list[list[str]]:
 def _samples(
     file: Path, *, client: str, columns: Sequence[str], samples: int | None
 ) -> list[list[list[float]]]:
-    """The samples of a CSV file, grouped by client: (clients, samples, columns), as nested lists.
-
-    ``client`` is the column that says whose sample a row is. If ``samples`` is None all are used, and must be
-    equally many.
-    """
+    """The samples of a CSV file, grouped by client: (clients, samples, columns), as nested lists."""
     if not columns:
         raise typer.BadParameter("name at least one column", param_hint="--columns")
     found: dict[str, list[list[float]]] = {}

@@ -133,7 +133,6 @@ def plan_command(
 
 
 def _headline(plan: planning.Plan) -> str:
-    """The plan's best choice in one line, and what it asks of the clients in another if that is much."""
     best = plan.best
     said = (
         f"[bold]{escape(best.mechanism)}: k = {best.cohort:,}, ε0 = {down(best.local_epsilon)}, "
@@ -151,7 +150,6 @@ def _headline(plan: planning.Plan) -> str:
 
 
 def _plan_tables(plan: planning.Plan) -> Iterator[Table]:
-    """The choice beside its alternatives, then the error by cohort and by number of rounds."""
     best = plan.best
     shown: dict[str, planning.PlanRow | Baseline] = {"best": best}
     if plan.thrifty != best:
@@ -201,7 +199,6 @@ def _rows(title: str, rows: Sequence[planning.PlanRow], best: planning.PlanRow, 
 
 
 def _sums_table(plan: SumPlan) -> Table:
-    """The ways to take sums, one a row."""
     rows = [
         {
             "who draws": str(row.drawn_by),
@@ -253,7 +250,6 @@ _SUMS_LEGEND = {
 
 
 def _footing(plan: planning.Plan | SumPlan) -> str:
-    """One line that says for which setting the tables' numbers hold."""
     return (
         f"{plan.neighbouring_relation} neighbours · adversary: {plan.adversary} · n = {plan.population:,} · "
         f"d = {plan.dim:,} · vectors in an {plan.norm} ball of radius {plan.radius:g} · "

@@ -23,7 +23,6 @@ _COLOURS = ("#00694c", "#0072b2", "#cc79a7", "#d55e00", "#332288", "#e69f00", "#
 _RENYI_GREY, _POINT_GREY = "#5a5a5a", "#a3a3a3"
 _MARKERS = "os^vDPX*<>d+x1p"
 _UNAMPLIFIED = "local epsilon, no amplification"
-_SAME = 1e-3  # published bounds whose values differ by less than this share everywhere are one line
 _CURVE = 3  # a number of rounds with fewer points than this in a plan has no line, only dots
 _STRAY, _CHOSEN = "#9a9a9a", "#ffb000"
 _SPAN_POINTS = 175  # height of a panel of choices; a line of text in it is 9
@@ -42,7 +41,6 @@ def check_drawable(path: Path) -> None:
 
 
 def _figure(width: float, height: float) -> Figure:
-    """An empty figure that needs no display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -54,9 +52,9 @@ def _figure(width: float, height: float) -> Figure:
 def plot_comparisons(*, comparisons: Sequence[accounting.Comparison], path: Path) -> None:
     """Write a log-log picture of ε against rounds: one panel per ε0, one line per bound.
 
-    The certified interval is shaded and the package's own bounds are coloured; published ones are grey and
-    share a line where they agree. Those beyond a hundred times the certified ε are left out. Below each panel
-    the same lines stand as multiples of the certified ε.
+    The certified interval is shaded and the package's own bounds are coloured; published ones are grey.
+    Those beyond a hundred times the certified ε are left out. Below each panel the same lines stand as
+    multiples of the certified ε.
     """
     panels: dict[float, list[accounting.Comparison]] = {}
     curves: dict[tuple[str, str], Curve] = {}
@@ -70,7 +68,6 @@ def plot_comparisons(*, comparisons: Sequence[accounting.Comparison], path: Path
     markers = dict(
         zip((each.name for each in accounting.published.PUBLISHED_BOUNDS), cycle(_MARKERS), strict=False)
     )
-    labels = _labels(curves, markers)
     styles = _styles(curves, markers)
     figure = _figure(4.0 + 4.5 * len(panels), 6.8)
     rows = figure.subplots(
@@ -90,8 +87,9 @@ def plot_comparisons(*, comparisons: Sequence[accounting.Comparison], path: Path
             parts = [each.lower / each.upper for each in found]
             ratios.fill_between(steps, parts, [1.0] * len(parts), **_BAND)
         exact = {answer.num_steps: answer.interval.upper or math.nan for answer in answers}
-        for key, label in labels.items():
-            points = [each[1:] for each in curves[key] if each[0] == local_epsilon]
+        for key, curve in curves.items():
+            label = key[1] if key[1] in markers else f"{key[1]} ({key[0]})"
+            points = [each[1:] for each in curve if each[0] == local_epsilon]
             if not points or (tallest > 0 and all(epsilon > tallest for _, epsilon in points)):
                 continue
             steps, epsilons = zip(*points, strict=True)
@@ -115,32 +113,9 @@ def plot_comparisons(*, comparisons: Sequence[accounting.Comparison], path: Path
     figure.savefig(path, dpi=160)
 
 
-def _labels(
-    curves: Mapping[tuple[str, str], Curve], published: Mapping[str, str]
-) -> dict[tuple[str, str], str]:
-    """Legend entries; published bounds that agree everywhere get one, at the first of them."""
-    labels: dict[tuple[str, str], str] = {}
-    for (kind, name), points in curves.items():
-        twins = [] if name not in published else [key for key in labels if key[1] in published]
-        twin = next((key for key in twins if _agree(curves[key], points)), None)
-        if twin is not None:
-            labels[twin] += f"\n= {name}"
-        else:
-            labels[kind, name] = name if name in published else f"{name} ({kind})"
-    return labels
-
-
-def _agree(one: Curve, two: Curve) -> bool:
-    return len(one) == len(two) and all(
-        first[:2] == second[:2] and math.isclose(first[2], second[2], rel_tol=_SAME)
-        for first, second in zip(one, two, strict=True)
-    )
-
-
 def _styles(
     curves: Mapping[tuple[str, str], Curve], published: Mapping[str, str]
 ) -> dict[tuple[str, str], dict[str, Any]]:
-    """Matplotlib's properties of every bound's line."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     colours = cycle(_COLOURS)
     for kind, name in sorted(curves):
@@ -270,7 +245,6 @@ def plot_choices(*, panels: Mapping[str, Sequence[planning.Choice]], path: Path)
 
 
 def _placed_in_log(values: Sequence[float]) -> list[float]:
-    """Where values are on a logarithmic axis, 0 the least and 1 the largest."""
     logs = [math.log(value) for value in values]
     low, span = min(logs), max(max(logs) - min(logs), 1e-9)
     return [(each - low) / span for each in logs]

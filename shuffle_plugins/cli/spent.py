@@ -235,13 +235,10 @@ def _client_json(spent: ClientSpending) -> dict[str, Any]:
 
 
 def _finite(epsilon: float) -> float | None:
-    """The number, or null in its place: JSON has no infinity."""
     return epsilon if math.isfinite(epsilon) else None
 
 
 def _model_parts(budget: Budget[Spent]) -> list[Any]:
-    """A table of a model's runs, and what its numbers mean."""
-
     def row(run: str, spent: Spent) -> dict[str, str]:
         spending = spent.spending
         return {
@@ -271,8 +268,6 @@ def _model_parts(budget: Budget[Spent]) -> list[Any]:
 
 
 def _client_parts(budget: Budget[ClientSpending]) -> list[Any]:
-    """A table of a client's runs, and what its numbers mean."""
-
     def row(run: str, spent: ClientSpending) -> dict[str, str]:
         return {
             "run": run,
@@ -291,7 +286,6 @@ def _client_parts(budget: Budget[ClientSpending]) -> list[Any]:
 
 
 def _runs(title: str, budget: Budget[Any], row: Any) -> Any:
-    """One row per run, and one for all of them if there are several."""
     rows = [row(run, spent) for run, spent in budget.runs.items()]
     several = len(rows) > 1
     rows += [row("all runs", budget.total)] if several else []

@@ -82,8 +82,6 @@ class CoinSum(LatticeSum[SumRound], CountSum[SumRound]):
         overhead: float = 0.02,
         **data: Any,
     ) -> dict[str, Any]:
-        """With about the fewest messages whose covering Gaussian has at least this noise."""
-
         def lattice(levels: int) -> Lattice:
             found: Lattice = cls.lattice_type(levels=levels, **data)
             return found

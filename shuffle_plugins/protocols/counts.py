@@ -40,16 +40,14 @@ class PoissonBinomialSum(CountSum[PoissonBinomialRound], PrivateSum):
     """The sum of vectors in an ℓ2 ball by the Poisson binomial mechanism: random bits, and no other noise.
 
     Chen, Özgür, Kairouz 2022, "The Poisson Binomial Mechanism for unbiased federated learning with secure
-    aggregation". A Kashin frame, public and linear, represents a vector by D coefficients of which none is
-    large. For each a client sends ``bits`` bits, each a one with probability :math:`(1 + τ v)/2`, v in
-    [−1, 1] the coefficient in units of :attr:`coefficient_radius`. What is seen is one count per coefficient.
-    The cost depends on the ℓ2 norm of all of a client's coefficients together (``docs/proofs/counts.md``).
+    aggregation". For each coefficient of a Kashin frame a client sends ``bits`` bits, each a one with
+    probability :math:`(1 + τ v)/2`, v in [−1, 1] the coefficient in units of :attr:`coefficient_radius`. The
+    cost depends on the ℓ2 norm of all of a client's coefficients together (``docs/proofs/counts.md``).
 
     Attributes:
-        bits: m, how many bits a client sends for each coefficient, in [1, 2**20).
         message_epsilon: ε0 of one bit, in nats: τ = tanh(ε0/2), rounded down.
         radius: ℓ2 radius of the ball; longer vectors are scaled onto it.
-        seed: whole number that fixes the frame. It is public and all must use the same.
+        seed: fixes the frame. It is public and all must use the same.
     """
 
     name: ClassVar[str] = "poisson-binomial"
@@ -196,7 +194,6 @@ class PoissonBinomialSum(CountSum[PoissonBinomialRound], PrivateSum):
         return self._of_surplus(2 * numbers.double() - reports * self.bits)
 
     def _of_surplus(self, surplus: Tensor) -> Tensor:
-        """From ones less zeros under each label to the sum."""
         values = surplus / (self.bits * self.thresholds.gain)
         return self.spread.reconstruct(values * self.coefficient_radius)
 
@@ -272,7 +269,6 @@ def _distance(spread: KashinFrame) -> float:
 
 
 def _flip(thresholds: SignThresholds) -> float:
-    """The least probability of a one, rounded down."""
     return math.nextafter(thresholds.low / WHOLE, 0)
 
 

@@ -39,16 +39,13 @@ _MASK = (1 << PROBABILITY_BITS) - 1
 class SplitSum(LatticeSum[LaplaceRound]):
     r"""Each client rounds its number, adds its share of discrete Laplace noise, and splits the result.
 
-    It sends m shares, whole numbers mod q that are uniform but for their sum. The shuffler mixes everybody's;
-    the analyzer adds them up mod q. They tell no more than a sum with a trusted server's noise, up to a total
-    variation that :func:`mixing_distance` computes. Balle, Bell, Gascón, Nissim 2019, "Differentially private
-    summation with multi-message shuffling", and 2020, "Private summation in the multi-message shuffle model";
-    splitting: Ishai, Kushilevitz, Ostrovsky, Sahai 2006.
+    It sends m shares, whole numbers mod q that are uniform but for their sum. Mixed, all tell no more
+    than a sum with a trusted server's noise, up to :func:`mixing_distance`. Balle, Bell, Gascón, Nissim 2019,
+    "Differentially private summation with multi-message shuffling", and 2020, "Private summation in the
+    multi-message shuffle model"; splitting: Ishai, Kushilevitz, Ostrovsky, Sahai 2006.
 
-    q is a power of two, so large that the probability that an honest sum and its noise wrap around is below
-    2**-40. Privacy does not depend on that. Accuracy depends on every message: a client that sends something
-    else, or only some of its shares, can move the sum to any value. If clients may do so, use
-    :class:`ScalarSum`, which bounds a client's influence.
+    A client that sends something else, or only some of its shares, can move the sum to any value. If clients
+    may do so, use :class:`ScalarSum`, which bounds a client's influence.
 
     Data are (clients, 1), in [0, upper]; others are brought inside.
 
@@ -215,7 +212,6 @@ class SplitSum(LatticeSum[LaplaceRound]):
         return total
 
     def _noisy(self, x: Tensor | Rows, randomness: Randomness) -> Tensor:
-        """Each client's rounded number and its share of the noise, int64 (clients,)."""
         values = self.lattice.encode(x, randomness=randomness).squeeze(1).cpu()
         return values + self.noise.shares(len(values), randomness=randomness)
 
@@ -224,9 +220,7 @@ class SplitSum(LatticeSum[LaplaceRound]):
 class PolyaNoise(Ranged):
     r"""Discrete Laplace noise of P[k] ∝ :math:`e^{-rate·|k|}` that ``holders`` clients hold together.
 
-    Attributes:
-        rate: in nats per step.
-        holders: how many shares make up the noise. More only add to it.
+    More shares only add to it. ``rate`` is in nats per step.
     """
 
     rate: Positive
@@ -315,10 +309,7 @@ def _logarithms(rate: float) -> float:
 def mixing_distance(*, clients: int, shares: int, modulus: int) -> float:
     """Bound on the total variation between shuffled shares and a function of their sum, rounded up.
 
-    Args:
-        clients: n ≥ 1, those who split honestly. Others only add messages that the adversary knows.
-        shares: m ≥ 2, per client; two protect many clients poorly, and their number is limited to 2,048.
-        modulus: q ≥ 2.
+    ``clients`` are those who split honestly. Two shares each protect many poorly, and at most 2,048.
     """
     checks.whole("clients", clients)
     checks.whole("shares", shares, at_least=2)

@@ -149,7 +149,6 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
             population: n of the whole training, of whom the cohort is drawn; by default the cohort alone.
             cohort: clients whose reports really came, by default the field: fewer hide less.
             sampling: k of n where the population is larger, else everybody, by default.
-            adversary: against whom the guarantee holds.
             participation: probability with which each client adds its datum, by a secret coin of its own; the
                 others add zero in the same way, and all add noise. It counts against everybody who sees the
                 sum alone. None if all add their data.
@@ -169,8 +168,7 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
         )
 
     @abstractmethod
-    def _round(self, honest: int | None, participation: float | None, **who: Any) -> _R:
-        """The round of so many honest clients, None for all, from the fields that every round has."""
+    def _round(self, honest: int | None, participation: float | None, **who: Any) -> _R: ...
 
     @override
     def secret_round(self, *, answered: int, participation: float) -> Round:
@@ -194,14 +192,8 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
     ) -> Self:
         """The protocol that, to leading order, protects as a Gaussian of this noise multiplier.
 
-        A vector sum and a Poisson binomial sum protect at least as well. What a sum really costs is for its
-        :meth:`round` to say.
-
-        Args:
-            cohort, honest_fraction: as the fields.
-            noise_multiplier: deviation of that Gaussian over half the replace-one sensitivity: over the
-                radius of the data's ball, in each coordinate of the sum.
-            data: as in :meth:`calibrated`.
+        That is its deviation over half the replace-one sensitivity: over the radius of the data's ball, in
+        each coordinate of the sum. What a sum really costs is for its :meth:`round` to say.
         """
         noise = checks.number("noise_multiplier", noise_multiplier, above=0)
         present = Participants.of(cohort, honest_fraction=honest_fraction)
@@ -224,9 +216,7 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
         """The protocol of least noise and few messages whose certified ε at δ is at most ``epsilon``.
 
         Args:
-            cohort, honest_fraction: as the fields.
-            epsilon: target for all rounds together, replace-one.
-            delta: δ of the target.
+            epsilon, delta: target for all rounds together, replace-one.
             num_steps: sums that the same people take part in.
             population: n, if each sum draws ``cohort`` of them without replacement.
             participation: probability with which each client adds its data, see :meth:`round`.
@@ -289,8 +279,7 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
         return self._randomized(x, secure(randomness))
 
     @abstractmethod
-    def _randomized(self, x: Any, randomness: Randomness) -> Reports:
-        """Each client's report on its datum."""
+    def _randomized(self, x: Any, randomness: Randomness) -> Reports: ...
 
     def _rows(self, x: Tensor | Rows) -> Rows:
         """Vectors of the right length; one that is not finite is one of zeros."""
@@ -483,8 +472,7 @@ class LabelledSum(SummingProtocol[_R]):
         """What each client sends, an entry each, which :meth:`_listed` takes; refuses what none sends."""
 
     @abstractmethod
-    def _listed(self, read: Any) -> tuple[Tensor, Tensor]:
-        """Labels and bits of one client's messages."""
+    def _listed(self, read: Any) -> tuple[Tensor, Tensor]: ...
 
 
 class CountSum(LabelledSum[_R]):

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, ClassVar
 
-import numpy as np
 import torch
 from scipy.optimize import brentq
 from torch import Tensor
@@ -32,7 +31,6 @@ from shuffle_plugins.mechanisms.bit_planes import (
     SampledPlan,
     plane_leans,
     plane_weights,
-    worst_excess,
 )
 from shuffle_plugins.mechanisms.coefficients import (
     Frame,
@@ -41,7 +39,6 @@ from shuffle_plugins.mechanisms.coefficients import (
     representation,
     sound_level,
 )
-from shuffle_plugins.mechanisms.sign_patterns import Constants
 from shuffle_plugins.protocols.sums import LabelledSum, Tally, check_bits
 from shuffle_plugins.randomness.sources import Randomness, secure
 
@@ -56,9 +53,7 @@ class TaggedSum(LabelledSum[TaggedRound]):
     A datum is brought to :math:`[-1, 1]^D` and written as ``levels`` bit planes. Of each plane a client draws
     one coordinate from each of ``samples`` blocks and sends a flipped sign under the label of plane and
     coordinate. The label's *tag*, its plane and block, gets one message from each client. Messages of one tag
-    are shuffled; the k-th message goes to the k-th shuffler, or all to one (Remark 3.2.1). What stays is how
-    many signs of each kind came under each label. :meth:`round` composes what each tag costs exactly; the
-    thesis's constants (144, 48) are not used.
+    are shuffled (Remark 3.2.1). :meth:`round` composes what each tag costs exactly.
 
     Attributes:
         budget: v, ε0 of all messages of one client together. Planes share it so that the variance of a
@@ -240,7 +235,6 @@ class TaggedSum(LabelledSum[TaggedRound]):
         return read
 
     def _encoded(self, rows: Rows, randomness: Randomness) -> tuple[Tensor, Tensor]:
-        """Places within their blocks, and flipped bits, (clients, levels, samples) both."""
         places = self.planes.draw(rows.num_rows, randomness=randomness, device=rows.device)
         values = self._values(rows, self.planes.columns(places))
         return places, self.planes.flip(values, randomness=randomness)
@@ -277,8 +271,7 @@ class CubeSum(TaggedSum):
 class BinarySum(TaggedSum):
     """The sum of vectors of zeros and ones: Girgis's thesis, Algorithms 3.3.1 and 3.3.2. See TaggedSum.
 
-    What is not sampled counts as one half, not as zero as in the thesis; that is never worse in the worst
-    case.
+    What is not sampled counts as one half, not as zero as in the thesis.
     """
 
     name: ClassVar[str] = "multi-message-binary"
@@ -462,7 +455,6 @@ def _strength(plan: SampledPlan, size: int, cohort: int, noise: float) -> float:
 
 
 def _solved(excess: Callable[[float], float], *, levels: int, what: str) -> float:
-    """The strength at whose logarithm an increasing function is 0."""
     low = math.log(math.sinh(_QUIETEST / 2)) - math.log(min(plane_weights(levels))) / 2
     high = math.log(math.sinh(_LOUDEST / 2))
     if excess(low) > 0 or excess(high) < 0:
@@ -480,7 +472,5 @@ def _variance(plan: SampledPlan, *, size: int, strength: float) -> float:
     for k, weight in enumerate(plane_weights(plan.levels)):
         noise = 1 / (strength**2 * weight)
         for blocks, length in ((longer, short + 1), (plan.samples - longer, short)):
-            last = k == plan.levels - 1
-            excess = float(worst_excess(np.array([length]), last=last, constants=Constants.EXACT)[0])
-            total += weight**2 * blocks * length * (length * noise + excess)
+            total += weight**2 * blocks * length * (length * noise + length - (k < plan.levels - 1))
     return total

@@ -33,18 +33,15 @@ Encoding = Annotated[BitEncoding, one_of(BitEncoding)]
 
 @dataclass(frozen=True, kw_only=True)
 class UnaryCounts(CountSum[CountedRound]):
-    """Each client flips the bits of a vector of ``size`` bits, and the bits are summed one by one.
+    """Each client flips the bits of a vector (unary encoding), and only the sum of each bit is seen.
 
-    A client's message for a bit is a label and the flipped bit. Shuffled, such messages say nothing but their
-    sums; so do vectors that are added up by a secure sum, such as Prio3MultihotCountVec. That costs far less
-    than shuffling whole vectors, whose bits stay together.
+    That costs far less than shuffling whole vectors, whose bits stay together.
 
     Attributes:
         bit_epsilon: ε0 of one bit, in (0, 40]: a zero is sent as a one with probability 1/(e^ε0 + 1).
         encoding: ``"symmetric"`` flips ones as often as zeros; a report of a vector with a single one then
             has twice the ε0 of a bit. ``"optimal"`` sends a one as a fair coin, and a report has the ε0 of a
-            bit once: at equal noise in bits that few hold a client is almost twice as well protected from
-            those who see its own report, and adds a variance of about 1 to the count of a bit it holds.
+            bit once; a client adds a variance of about 1 to the count of a bit it holds.
         max_weight: most ones that a report may have after the flips; an honest client with more flips all
             bits again, and how far that takes their law is charged to δ. None for no limit, which there is
             none of where more than half of the bits may be set.
@@ -74,8 +71,7 @@ class UnaryCounts(CountSum[CountedRound]):
 
     @classmethod
     @abstractmethod
-    def _shape(cls, **data: Any) -> tuple[int, int]:
-        """Bits of a vector, and ones, for data of these fields."""
+    def _shape(cls, **data: Any) -> tuple[int, int]: ...
 
     @abstractmethod
     def _held(self, x: Tensor | Rows, randomness: Randomness) -> Tensor:
@@ -217,7 +213,6 @@ class UnaryCounts(CountSum[CountedRound]):
 
     @override
     def _estimated(self, numbers: Tensor, reports: int) -> Tensor:
-        """How many clients hold each bit, float64 (size,)."""
         return (numbers.double() - reports * self.other) / self.gain
 
     @override
@@ -235,10 +230,8 @@ class UnaryCounts(CountSum[CountedRound]):
 class CountedUnary(HistogramProtocol[CountedRound], UnaryCounts):
     """How many clients hold each of several bits: histograms, and sums of binary vectors of bounded weight.
 
-    A client's data are a vector of bits, with a one for each category that it holds (unary encoding). Each
-    bit is flipped at random, and only the sum of each bit over all clients is seen. The parameters are those
-    of Prio3MultihotCountVec (draft-irtf-cfrg-vdaf), which proves that no vector has more than ``max_weight``
-    ones. With ``encoding="symmetric"`` this is the client randomization of
+    The parameters are those of Prio3MultihotCountVec (draft-irtf-cfrg-vdaf), which proves that no vector has
+    more than ``max_weight`` ones. With ``encoding="symmetric"`` this is the client randomization of
     draft-wang-ppm-differential-privacy, whose ``EPSILON_0`` is ``bit_epsilon``.
 
     Data are categories, integers (clients,) in [0, length), or binary vectors (clients, length) with at most

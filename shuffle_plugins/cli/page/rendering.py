@@ -212,8 +212,6 @@ def short(value: float) -> str:
 
 
 class _Axis:
-    """A logarithmic axis between two values, from one pixel to another."""
-
     def __init__(self, low: float, high: float, *, start: float, end: float) -> None:
         if low == high:
             low, high = low / 2, high * 2

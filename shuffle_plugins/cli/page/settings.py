@@ -171,7 +171,6 @@ class Setting(Question):
 
 
 def _digits(value: float) -> str:
-    """A number as Python code, thousands apart."""
     return f"{int(value):_}" if float(value).is_integer() else as_typed(value)
 
 

@@ -270,7 +270,6 @@ class _BitVector(ValidityCircuit[Measurement, NDArray[np.int64]]):
         )
 
     def _further_checks(self, encoded: FieldVector, shares: int) -> Sequence[int]:
-        """What else is 0 for a valid measurement."""
         return ()
 
 

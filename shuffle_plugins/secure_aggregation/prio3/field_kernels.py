@@ -37,7 +37,6 @@ def _prime(width: int) -> int:
 
 
 def _joined(builder: _Value, element: _Value, width: int, wide: ir.Type) -> _Value:
-    """An element as one wide integer."""
     if width == 64:
         return builder.zext(element, wide)
     low, high = (builder.zext(builder.extract_value(element, i), wide) for i in range(2))
@@ -45,7 +44,6 @@ def _joined(builder: _Value, element: _Value, width: int, wide: ir.Type) -> _Val
 
 
 def _split(builder: _Value, integer: _Value, width: int) -> _Value:
-    """An element from a wide integer below 2**width."""
     low = builder.trunc(integer, _LIMB)
     if width == 64:
         return low
@@ -54,7 +52,6 @@ def _split(builder: _Value, integer: _Value, width: int) -> _Value:
 
 
 def _once_reduced(builder: _Value, integer: _Value, width: int) -> _Value:
-    """An integer below twice the prime, reduced."""
     prime = ir.Constant(integer.type, _prime(width))
     too_large = builder.icmp_unsigned(">=", integer, prime)
     return builder.select(too_large, builder.sub(integer, prime), integer)

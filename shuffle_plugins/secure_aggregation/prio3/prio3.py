@@ -71,8 +71,6 @@ NONCE_SIZE = 16
 
 
 class _Usage(IntEnum):
-    """What the XOF is used for."""
-
     MEASUREMENT_SHARE = 1
     PROOF_SHARE = 2
     JOINT_RANDOMNESS = 3
@@ -282,7 +280,6 @@ class Prio3(Generic[Measurement, AggregateResult]):
     def _received(
         self, context: bytes, aggregator: int, nonce: bytes, public_share: bytes, input_share: bytes
     ) -> _Received:
-        """An aggregator's share of a report, read and expanded."""
         if not 0 <= aggregator < self.shares:
             raise ValueError(f"aggregator {aggregator} is not one of 0 to {self.shares - 1}")
         try:
