@@ -11,9 +11,6 @@ from shuffle_plugins import mechanisms, planning
 from shuffle_plugins.cli import options, output
 from shuffle_plugins.cli.options import option, whole_option
 
-# How the title of a picture calls what clients hold.
-_HELD = {"l1": "ℓ1 ball", "l2": "ℓ2 ball", "linf": "ℓ∞ ball", "categories": "categories"}
-
 
 def mechanisms_command(
     dim: options.DimOption = None,
@@ -75,7 +72,9 @@ def mechanisms_command(
 
         panels: dict[str, list[planning.Choice]] = {}
         for each in found:
-            title = f"{_HELD[norm or each.domain]}, dim = {dim:,}, ε0 = {local_epsilon:g}"
+            domain = norm or each.domain
+            held = domain if domain == "categories" else f"{domain} ball".replace("inf", "∞").replace("l", "ℓ", 1)
+            title = f"{held}, dim = {dim:,}, ε0 = {local_epsilon:g}"
             panels.setdefault(title, []).append(each)
         plot_choices(panels=panels, path=plot)
         output.picture_written(plot, as_json=as_json)

@@ -163,8 +163,6 @@ RadiusOption = Annotated[float, number_option("--radius R", "Radius of the ball 
 JsonOption = Annotated[bool, option("--json", "Print JSON, nothing else.")]
 PlotOption = Annotated[Path | None, option("--plot FILE", "Draw a picture of it (needs Matplotlib).")]
 
-_PROBE_DIMS = (1, 2, 1_000)  # whether a blanket depends on the dimension is found by trying these
-
 
 def taking_part(population: int, cohort: float | None, *, sampling: str) -> float:
     """k to account for, from the options that give it; under full participation it is n."""
@@ -244,7 +242,7 @@ class Question:
 
     def _own_blanket(self, local_epsilon: float) -> accounting.Blanket:
         name = self.mechanism
-        dims = _PROBE_DIMS if self.dim is None else (self.dim,)
+        dims = (1, 2, 1_000) if self.dim is None else (self.dim,)  # does it depend on the dimension?
         own, *others = {mechanisms.blanket(name, local_epsilon=local_epsilon, dim=dim) for dim in dims}
         if others:
             raise typer.BadParameter(

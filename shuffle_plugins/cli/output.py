@@ -35,10 +35,7 @@ WIDE = 110
 NOTHING = "—"
 """What stands in a cell that has no value."""
 
-_NARROWEST = 60  # columns; narrower than this no table can be read
 _PATIENCE = 1.0  # seconds before a command says that it works: answers that come sooner need not
-_UNLIMITED = 10_000  # columns of a console that shortens nothing
-_BOUND_COLUMN = 22  # columns of a bound's name, broken at its spaces
 
 
 class _Working:
@@ -96,7 +93,7 @@ def width() -> int:
     """Columns to print in: the terminal's, or $COLUMNS; enough for the widest layout in a pipe without it."""
     asked = os.environ.get("COLUMNS", "")
     if sys.stdout.isatty() or (asked.isdecimal() and int(asked) > 0):
-        return max(_NARROWEST, Console().width)
+        return max(60, Console().width)  # narrower than this no table can be read
     return WIDE
 
 
@@ -306,8 +303,8 @@ def rounds_tables(answers: Sequence[accounting.Comparison]) -> Iterator[Table]:
                 row[f"T={answer.num_steps:,}"] = shown
         title = _question(answers[0], wide=wide) if page[0] is answers[0] else ""
         made = table(rows, text={"bound": "", "kind": ""}, title=title)
-        made.columns[0].min_width = _BOUND_COLUMN
-        console = Console(width=_UNLIMITED)
+        made.columns[0].min_width = 22  # of a bound's name, broken at its spaces
+        console = Console(width=10_000)
         if len(page) > 1 and Measurement.get(console, console.options, made).minimum > width():
             yield from of(page[: len(page) // 2])
             yield from of(page[len(page) // 2 :])

@@ -20,12 +20,6 @@ if TYPE_CHECKING:
     from shuffle_plugins.planning.plans import Baseline, SumPlan
 
 _BEST = "best"  # planning.BEST_MECHANISM, without loading the planner for --help
-_FEW_REPORTS = 10  # of a client in all rounds; more are worth a warning
-_FOR_TRAINING = (
-    "This is the least error of averages. To train a model, ask `shuffle-plugins recipe`: it chooses "
-    "clipping and the learning rate, too."
-)
-_ANNOUNCED = "Planning: every k and T tried is certified, which can take a minute."
 
 
 def plan_command(
@@ -104,7 +98,8 @@ def plan_command(
         return
     if mechanism != _BEST:
         options.check_one_report(mechanism)
-    progress = output.progress("planning", announced=None if as_json else _ANNOUNCED)
+    announced = "Planning: every k and T tried is certified, which can take a minute."
+    progress = output.progress("planning", announced=None if as_json else announced)
     found = planning.plan(
         **asked,
         num_steps=steps,
@@ -115,10 +110,18 @@ def plan_command(
         progress=progress,
     )
     if not output.answered(as_json, _json(found), warnings=warnings):
-        legend = output.legend(_LEGEND | {"thrifty": _THRIFTY.format(found.tolerance)})
+        legend = output.legend(
+            _LEGEND
+            | {"thrifty": f"least communication with an error at most {found.tolerance:.0%} above the best"}
+        )
         output.show(_headline(found), *_plan_tables(found), legend, _footing(found))
-        for text in (*found.remarks(), *([_FOR_TRAINING] if steps is None else [])):
+        for text in found.remarks():
             output.remark(text)
+        if steps is None:
+            output.remark(
+                "This is the least error of averages. To train a model, ask `shuffle-plugins recipe`: it "
+                "chooses clipping and the learning rate, too."
+            )
         output.left_out((each.name, each.reason) for each in found.dismissed)
         if found.adversary == "server":
             output.remark(
@@ -140,7 +143,7 @@ def _headline(plan: planning.Plan) -> str:
         f"at δ = {plan.delta:g}"
     )
     each = round(best.num_reports / plan.population)
-    if each <= _FEW_REPORTS:
+    if each <= 10:
         return said
     return (
         f"{said}\nThe least error, not the least effort: each of the {plan.population:,} clients sends some "
@@ -238,7 +241,6 @@ _LEGEND = {
     "no shuffler": "all clients report to a server that sees who sent what",
     "trusted curator": "a server that all trust adds the noise to the true average",
 }
-_THRIFTY = "least communication with an error at most {:.0%} above the best"
 _SUMS_LEGEND = {
     "who draws": "those whose data are in a round: the server, the clients in secret by coins, or nobody",
     "k, answer": "clients whose data are in a round, and clients who send something",

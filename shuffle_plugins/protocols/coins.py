@@ -37,11 +37,7 @@ from shuffle_plugins.protocols.sums import (
 from shuffle_plugins.randomness.sources import Randomness, secure
 
 _DISTANCE_SHARE = 0.01  # of δ, that may be spent on the distance of coins from the Gaussian
-_TAIL_SHARE = 1e-3  # of δ, that the accountant spends on tails where the distance is charged to ε
-_CHARGED = 1e-3  # of ε, that the distance may cost there
-_UNAIMED = 1e-13  # distance of all coordinates' coins, where no target is known: little even in 10^5 rounds
 _KNOWN = 1 << 20  # coins whose closeness to a Gaussian says how close others are
-_CLOSEST = 1 << 32  # coins; more are cut into parts, and come no closer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +89,8 @@ class CoinSum(LatticeSum[SumRound], CountSum[SumRound]):
             cohort=cohort,
             honest=honest,
             overhead=checks.number("overhead", overhead, above=0, at_most=1),
-            trials=_close_trials(_UNAIMED / dim) if target is None else _enough_trials(target, dim=dim),
+            # Where no target is known, a distance of all coordinates that is little even in 10^5 rounds.
+            trials=_close_trials(1e-13 / dim) if target is None else _enough_trials(target, dim=dim),
             steady=target is None,
         )
         return {"levels": levels, "coins": coins, **data}
@@ -236,15 +233,15 @@ def _enough_trials(target: PrivacyTarget, *, dim: int) -> int:
 
     Their distance in total variation, certified down to a limit only, is charged 1 + e^ε times to δ for each
     step and coordinate. If that is more than a hundredth of δ, the ratio of likelihoods is charged to ε
-    instead.
+    instead, a thousandth of it, and a thousandth of δ to tails.
     """
     log_factor, coordinates = float(np.logaddexp(0.0, target.epsilon)), target.num_steps * dim
     factor = math.exp(min(log_factor, 700.0)) * coordinates
     if factor * (DISTANCE + LONG_ROUNDOFF) <= _DISTANCE_SHARE * target.delta:
         return _close_trials(_DISTANCE_SHARE * target.delta / factor)
-    log_tail = math.log(_TAIL_SHARE * target.delta / 2) - log_factor - math.log(coordinates)
+    log_tail = math.log(1e-3 * target.delta / 2) - log_factor - math.log(coordinates)
     ratio = 2 * coordinates * log_ratio(_KNOWN, log_tail=log_tail)
-    return max(_scaled(ratio / (_CHARGED * target.epsilon)), FEWEST_COMPARED)
+    return max(_scaled(ratio / (1e-3 * target.epsilon)), FEWEST_COMPARED)
 
 
 def _close_trials(distance: float) -> int:
@@ -254,7 +251,7 @@ def _close_trials(distance: float) -> int:
 
 def _scaled(factor: float) -> int:
     """Coins so many times closer to their Gaussian than ``_KNOWN``: both measures fall with their square."""
-    return math.ceil(min(_KNOWN * math.sqrt(factor), _CLOSEST))
+    return math.ceil(min(_KNOWN * math.sqrt(factor), 1 << 32))  # more are cut into parts, and come no closer
 
 
 def _fewest_coins(

@@ -28,11 +28,8 @@ from shuffle_plugins.randomness.sources import Randomness, secure
 
 MOST_BITS_EACH = (1 << 20) - 1  # of one client in one coordinate
 
-_STRETCH = 1.05  # ‖coefficients‖ over ‖vector‖, at most: a Kashin frame keeps to it but for few vectors
 _ROUNDING = 1e-9  # relative, by which rounding may move a norm
-_BITS, _COEFFICIENTS = 1 << 16, 1 << 19  # handled at a time: the first stay in a processor's own cache
-_LEVELS = 32  # of values in the dataset that bounds a round from below
-_SKEW = 50.0  # times gain/√crowd: what a crowd's skew costs of the variance, roughly; for the choice alone
+_IN_CACHE = 1 << 16  # bits that stay in a processor's own cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,8 +196,8 @@ class PoissonBinomialSum(CountSum[PoissonBinomialRound], PrivateSum):
 
     def _drawn(self, rows: Rows, randomness: Randomness) -> Iterator[tuple[slice, slice, Tensor]]:
         """How many of some bits are ones: of which clients, of which coefficients, and int32 of both."""
-        few, many = (rows_at_once(self.size, device=rows.device, entries=e) for e in (_BITS, _COEFFICIENTS))
-        width = min(self.size, rows_at_once(1, device=rows.device, entries=_BITS))
+        few, many = (rows_at_once(self.size, device=rows.device, entries=e) for e in (_IN_CACHE, 1 << 19))
+        width = min(self.size, rows_at_once(1, device=rows.device, entries=_IN_CACHE))
         for first in range(0, rows.num_rows, many):
             part = rows.narrow(first, min(first + many, rows.num_rows))
             found, scale = _representation(self.spread, part, radius=self.radius)
@@ -215,7 +212,7 @@ class PoissonBinomialSum(CountSum[PoissonBinomialRound], PrivateSum):
         half = math.nextafter(WHOLE // 2 - self.thresholds.low, 0)  # a one's chance leaves ½ by at most this
         ones = torch.zeros(values.shape, dtype=torch.int32, device=values.device)
         kernels = compiled_kernels() if values.is_cpu else None
-        at_once = rows_at_once(values.numel(), device=values.device, entries=_BITS)
+        at_once = rows_at_once(values.numel(), device=values.device, entries=_IN_CACHE)
         for sent in range(0, self.bits, at_once):
             shape = (min(at_once, self.bits - sent), *values.shape)
             if kernels is not None:
@@ -255,7 +252,7 @@ def _attained(dim: int, seed: int) -> tuple[tuple[float, int], ...] | None:
     )
     if not torch.equal(values, -negated):
         return None
-    step = values.abs().amax(dim=1, keepdim=True) / _LEVELS
+    step = values.abs().amax(dim=1, keepdim=True) / 32
     levels = (values.abs() * (1 - _ROUNDING) / step).floor() * step
     best = levels[levels.square().sum(dim=1).argmax()]
     found, counts = np.unique(best[best > 0].numpy(), return_counts=True)
@@ -264,7 +261,8 @@ def _attained(dim: int, seed: int) -> tuple[tuple[float, int], ...] | None:
 
 def _distance(spread: KashinFrame) -> float:
     """Bound on ‖v − v'‖₂ of two vectors' coefficients, each in units of a coefficient's radius."""
-    longest = min(_STRETCH, spread.level) * math.sqrt(spread.size) / spread.level
+    # ‖coefficients‖ over ‖vector‖ is at most 1.05 in a Kashin frame but for few vectors, which are shortened.
+    longest = min(1.05, spread.level) * math.sqrt(spread.size) / spread.level
     return 2 * longest * (1 + _ROUNDING)
 
 
@@ -286,7 +284,8 @@ def _fewest_bits(*, honest: int, noise: float, overhead: float) -> int:
     while bits <= MOST_BITS_EACH:
         gain = _gain(honest / bits, noise)
         crowd = max((honest - 1) * bits, 1)
-        if (1 + _SKEW * gain / math.sqrt(crowd)) / (1 - gain**2) <= 1 + overhead:
+        # The second term is roughly what a crowd's skew costs of the variance.
+        if (1 + 50.0 * gain / math.sqrt(crowd)) / (1 - gain**2) <= 1 + overhead:
             return bits
         bits = 2 * bits + 1
     raise TargetUnreachable(

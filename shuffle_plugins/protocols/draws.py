@@ -29,8 +29,6 @@ None is drawn further out.
 COINS_AT_ONCE = 1 << 32
 """Coins of one table, some 10 MB long; more are drawn in parts."""
 
-_FINE_BITS, _GUARD_BITS = 128, 720
-_LISTED_REACH = 7.0  # standard deviations; what lies further out is one entry of a table
 _HALF = np.uint64(32)
 
 
@@ -88,12 +86,12 @@ class AliasTable(NamedTuple):
     def of(cls, first: int, masses: Sequence[int]) -> Self:
         """The table of these masses over their sum, to 2**-128 each; the largest takes what is left."""
         whole = sum(masses)
-        law = [(mass << _FINE_BITS) // whole for mass in masses]
-        law[law.index(max(law))] += (1 << _FINE_BITS) - sum(law)
+        law = [(mass << 128) // whole for mass in masses]
+        law[law.index(max(law))] += (1 << 128) - sum(law)
         bits = (len(law) - 1).bit_length()
         law += [0] * ((1 << bits) - len(law))
         last = len(masses) - 1
-        thresholds, other = _fill_columns(law, 1 << (_FINE_BITS - bits))
+        thresholds, other = _fill_columns(law, 1 << (128 - bits))
         high = np.array([threshold >> 64 for threshold in thresholds], dtype=np.uint64)
         low = np.array([threshold & ((1 << 64) - 1) for threshold in thresholds], dtype=np.uint64)
         digits = np.minimum(high >> np.uint64(32 - bits), np.uint64((1 << 32) - 1))
@@ -145,10 +143,11 @@ def _upper_masses(coins: int) -> tuple[list[int], int]:
     has 150 bits, and is right to 2**-130 of itself after a million divisions.
     """
     middle, deviation = (coins + 1) // 2, math.sqrt(coins) / 2
-    upper = [1 << _GUARD_BITS]
+    upper = [1 << 720]
     for count in range(middle, _largest_drawn(coins)):
         upper.append(upper[-1] * (coins - count) // (count + 1))
-    return upper, min(math.ceil(_LISTED_REACH * deviation), len(upper))
+    # What lies further out than seven standard deviations is one entry of a table.
+    return upper, min(math.ceil(7.0 * deviation), len(upper))
 
 
 def _further(coins: int, randomness: Randomness) -> int:

@@ -36,7 +36,6 @@ BEST_ORACLE = "best"
 
 MOST_REFUSED = 1 << 12
 
-_NEAR = 1e-3  # relative, of an ε0 that an oracle needs
 _TIE = 1.01  # errors so close are called equal, and the shorter report wins
 
 
@@ -312,7 +311,7 @@ def _needed_level(name: str, error: float, categories: int) -> float | None:
         return None
     if _error(name, low, categories) <= error:
         return low
-    return narrowed(lambda level: _error(name, level, categories) > error, low, high, precision=_NEAR)[0]
+    return narrowed(lambda level: _error(name, level, categories) > error, low, high, precision=1e-3)[0]
 
 
 def _by_promise(categories: int) -> list[str]:

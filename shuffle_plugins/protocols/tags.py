@@ -43,7 +43,6 @@ from shuffle_plugins.protocols.sums import LabelledSum, Tally, check_bits
 from shuffle_plugins.randomness.sources import Randomness, secure
 
 _QUIETEST, _LOUDEST = 1e-8, 400.0  # ε0 of one message, where searches end
-_MOST_PLANES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -402,7 +401,7 @@ def _best_plan(
     found: list[tuple[float, int, SampledPlan]] = []
     problem: ValueError | None = None
     for s in halved if samples is None else [samples]:
-        for m in range(1, _MOST_PLANES + 1) if levels is None else [levels]:
+        for m in range(1, 17) if levels is None else [levels]:
             plan = SampledPlan(levels=m, samples=s)
             try:
                 variance = _variance(plan, size=size, strength=_strength(plan, size, cohort, noise))

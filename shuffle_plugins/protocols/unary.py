@@ -26,7 +26,7 @@ from shuffle_plugins.protocols.sums import CountSum, HistogramProtocol, check_bi
 from shuffle_plugins.randomness.chacha import WHOLE
 from shuffle_plugins.randomness.sources import Randomness, secure
 
-LEAST_BIT_EPSILON, MOST_BIT_EPSILON = 1e-3, 40.0
+MOST_BIT_EPSILON = 40.0
 BitEpsilon = Annotated[float, in_range(above=0, at_most=MOST_BIT_EPSILON)]
 Encoding = Annotated[BitEncoding, one_of(BitEncoding)]
 
@@ -97,7 +97,7 @@ class UnaryCounts(CountSum[CountedRound]):
         share = 1 if kind is BitEncoding.SYMMETRIC else 4
         bit_epsilon = 2 * math.asinh(math.sqrt(share * honest / (2 * ones)) / noise_multiplier)
         bit_epsilon = min(bit_epsilon, MOST_BIT_EPSILON)
-        if target is not None and bit_epsilon < LEAST_BIT_EPSILON:
+        if target is not None and bit_epsilon < 1e-3:
             raise unreachable(target, cohort=cohort)
         limit = None
         if failure is not None:
