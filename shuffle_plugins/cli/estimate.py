@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shuffle_plugins import accounting
-from shuffle_plugins.cli import options, output
-from shuffle_plugins.cli.options import choice_option, number_option, option, whole_option
+from shuffle_plugins.cli import commands, output
+from shuffle_plugins.cli.commands import choice_option, number_option, option, whole_option
 from shuffle_plugins.cli.output import down, up
 
 if TYPE_CHECKING:
@@ -82,12 +82,12 @@ estimate_command = typer.Typer(
 
 
 @estimate_command.command("frequencies")
-@options.asks()
+@commands.asks()
 def _frequencies(
     *,
     values: _Values,
     target_epsilon: Annotated[float, number_option("--epsilon --target-epsilon EPS", "ε to stay within.")],
-    delta: options.DeltaOption,
+    delta: commands.DeltaOption,
     protocol: Annotated[
         str,
         choice_option(
@@ -99,7 +99,7 @@ def _frequencies(
         ),
     ] = "one-message",
     confidence: Annotated[float, number_option("--confidence C", "Of all intervals together.")] = 0.95,
-    as_json: options.JsonOption = False,
+    as_json: commands.JsonOption = False,
 ) -> None:
     """How many clients hold each category, with error bars; the estimate costs at most ε at δ."""
     names, held = values.read()
@@ -167,8 +167,8 @@ def _frequencies(
 def _mean(
     *,
     file: Annotated[Path, option("--input FILE", "CSV with a heading line.")],
-    local_epsilon: options.LocalEpsilonOption,
-    radius: options.RadiusOption,
+    local_epsilon: commands.LocalEpsilonOption,
+    radius: commands.RadiusOption,
     sigma: Annotated[
         float,
         number_option("--sigma S", "Standard deviation of a client's samples about their mean, at most."),
@@ -178,7 +178,7 @@ def _mean(
     samples: Annotated[int | None, whole_option("--samples M", "Each client's first M; else all.")] = None,
     delta: Annotated[float, number_option("--delta -d DELTA", "δ of the guarantee after shuffling.")] = 1e-6,
     mechanism: Annotated[str, option("--mechanism NAME", "Randomizer of vectors.")] = "privunit",
-    as_json: options.JsonOption = False,
+    as_json: commands.JsonOption = False,
 ) -> None:
     """The mean over clients that hold several samples each; ε0 protects all samples of a client together.
 
@@ -239,19 +239,19 @@ def _mean(
 
 
 @estimate_command.command("refine")
-@options.asks()
+@commands.asks()
 def _refine(
     *,
     values: _Values,
     levels: Annotated[str, option("--levels EPS,…", "ε0 of each level; everybody may see the smallest one.")],
-    as_json: options.JsonOption = False,
+    as_json: commands.JsonOption = False,
 ) -> None:
     """Frequencies at several privacy levels, from one public report of each client.
 
     Everybody can read the report at the smallest ε0; a key unlocks each larger one.
     """
     names, held = values.read()
-    ladder = options.read_list(levels, options.read_number, "--levels")[::-1]
+    ladder = commands.read_list(levels, commands.read_number, "--levels")[::-1]
     from shuffle_plugins.mechanisms.limited_hadamard import MultilevelHadamard
 
     protocol = MultilevelHadamard(local_epsilons=ladder, dim=len(names))
@@ -300,11 +300,11 @@ def _show_rows(rows: Sequence[dict[str, str]], *, last: dict[str, str] | None = 
 
 
 @estimate_command.command("hide")
-@options.asks()
+@commands.asks()
 def _hide(
     *,
     values: _Values,
-    local_epsilon: options.LocalEpsilonOption,
+    local_epsilon: commands.LocalEpsilonOption,
     published: Annotated[Path, option("--published OUT", "New file for what anybody may see.")],
     keys: Annotated[Path, option("--keys KEYS", "New file for the keys, which are secret.")],
 ) -> None:
@@ -338,7 +338,7 @@ def _recover(
     *,
     published: Annotated[Path, option("--published FILE", "What `hide` published.")],
     keys: Annotated[Path, option("--keys KEYS", "The keys that `hide` wrote.")],
-    local_epsilon: options.LocalEpsilonOption,
+    local_epsilon: commands.LocalEpsilonOption,
     categories: _Categories = None,
     categories_file: _CategoriesFile = None,
 ) -> None:
@@ -355,7 +355,7 @@ def _recover(
             f"the keys in {keys} are for another ε0, for other categories or for another order of them: give "
             "what `hide` was given"
         )
-    secret = torch.tensor([options.read_whole(line) for line in lines])
+    secret = torch.tensor([commands.read_whole(line) for line in lines])
     response = RecoverableResponse(local_epsilon=local_epsilon, dim=len(names))
     for value in response.recover(shown, secret).tolist():
         output.remark(names[value])
@@ -427,7 +427,7 @@ def _samples(
     found: dict[str, list[list[float]]] = {}
     for number, row in enumerate(_read_columns(file, [client, *columns]), start=1):
         try:
-            vector = [options.read_number(cell) for cell in row[1:]]
+            vector = [commands.read_number(cell) for cell in row[1:]]
         except typer.BadParameter as error:
             raise typer.BadParameter(f"row {number} of {file}: {error.message}") from error
         if not all(map(math.isfinite, vector)):

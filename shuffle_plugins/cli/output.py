@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shuffle_plugins import accounting
-from shuffle_plugins.cli.options import GENERIC
+from shuffle_plugins.cli.commands import GENERIC
 from shuffle_plugins.core import rounded
 
 if TYPE_CHECKING:

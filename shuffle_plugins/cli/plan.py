@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from shuffle_plugins import planning
-from shuffle_plugins.cli import options, output
-from shuffle_plugins.cli.options import number_option, option, whole_option
+from shuffle_plugins.cli import commands, output
+from shuffle_plugins.cli.commands import number_option, option, whole_option
 from shuffle_plugins.cli.output import WIDE, down, times, up, width
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ _BEST = "best"  # planning.BEST_MECHANISM, without loading the planner for --hel
 
 def plan_command(
     *,
-    population: options.PopulationOption,
-    target_epsilon: options.TargetOption,
-    delta: options.DeltaOption,
-    dim: options.VectorDimOption,
+    population: commands.PopulationOption,
+    target_epsilon: commands.TargetOption,
+    delta: commands.DeltaOption,
+    dim: commands.VectorDimOption,
     mechanism: Annotated[
         str,
         option(
@@ -42,10 +42,10 @@ def plan_command(
         str | None,
         option("--cohort -k K,…", "Clients in a round, one number or several to choose from; else searched."),
     ] = None,
-    sampling: options.SamplingOption = "without-replacement",
-    adversary: options.AdversaryOption = "model-observer",
-    method: options.MethodOption = "pld",
-    radius: options.RadiusOption = 1.0,
+    sampling: commands.SamplingOption = "without-replacement",
+    adversary: commands.AdversaryOption = "model-observer",
+    method: commands.MethodOption = "pld",
+    radius: commands.RadiusOption = 1.0,
     norm: Annotated[
         str | None,
         option("--norm NORM", "Of that ball, l1, l2 or linf; else the mechanism's own, l2 for best."),
@@ -59,8 +59,8 @@ def plan_command(
     tolerance: Annotated[
         float, number_option("--tolerance SHARE", "Error to give away for less communication, as a share.")
     ] = 0.05,
-    as_json: options.JsonOption = False,
-    plot: options.PlotOption = None,
+    as_json: commands.JsonOption = False,
+    plot: commands.PlotOption = None,
 ) -> None:
     """The cohort, ε0 and rounds with the least error of the averaged vectors within (ε, δ).
 
@@ -70,14 +70,14 @@ def plan_command(
     from shuffle_plugins.planning.sums import SUMS
 
     output.check_picture(plot)
-    steps = None if rounds is None else options.read_list(rounds, options.read_whole, "--rounds")
+    steps = None if rounds is None else commands.read_list(rounds, commands.read_whole, "--rounds")
     asked: dict[str, Any] = {
         "target_epsilon": target_epsilon,
         "delta": delta,
         "population": population,
         "dim": dim,
         "mechanism": mechanism,
-        "cohorts": None if cohort is None else options.read_list(cohort, options.read_whole, "--cohort"),
+        "cohorts": None if cohort is None else commands.read_list(cohort, commands.read_whole, "--cohort"),
         "adversary": adversary,
         "radius": radius,
         "norm": None if norm is None else check_norm(norm),
@@ -97,7 +97,7 @@ def plan_command(
             output.remark("\n".join(sums.remarks()))
         return
     if mechanism != _BEST:
-        options.check_one_report(mechanism)
+        commands.check_one_report(mechanism)
     announced = "Planning: every k and T tried is certified, which can take a minute."
     progress = output.progress("planning", announced=None if as_json else announced)
     found = planning.plan(
@@ -296,9 +296,9 @@ def _plain(value: Any) -> Any:
 
 def recipe_command(
     *,
-    population: options.PopulationOption,
-    target_epsilon: options.TargetOption,
-    delta: options.DeltaOption,
+    population: commands.PopulationOption,
+    target_epsilon: commands.TargetOption,
+    delta: commands.DeltaOption,
     dim: Annotated[int, whole_option("--dim D", "Trained parameters of the model.")],
     model: Annotated[
         str, option("--model KIND", "linear: a classifier on rows of length one, from weights 0; or network.")
@@ -313,7 +313,7 @@ def recipe_command(
         int | None, whole_option("--cohort -k K", "Records of a step; a tenth of N unless given.")
     ] = None,
     rounds: Annotated[int | None, whole_option("--rounds -t T", "Steps; 200 unless given.")] = None,
-    as_json: options.JsonOption = False,
+    as_json: commands.JsonOption = False,
 ) -> None:
     """Settings of a training run for a target (ε, δ), without tuning on the data, and why.
 

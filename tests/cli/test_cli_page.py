@@ -19,7 +19,7 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     compare,
 )
-from shuffle_plugins.cli import options, output
+from shuffle_plugins.cli import commands, output
 from shuffle_plugins.cli.page import rendering, server, settings
 from shuffle_plugins.cli.page.settings import Setting
 from shuffle_plugins.planning import report_error
@@ -125,7 +125,7 @@ def test_a_trusted_server_has_the_gaussian_mechanisms_epsilon() -> None:
 
 
 def test_sliders_start_where_they_can_stand_and_every_position_can_be_read() -> None:
-    for slider in options.NUMBERS.values():
+    for slider in commands.NUMBERS.values():
         assert slider.start in settings.slider_positions(slider)
         numbers = [slider.read(text) for text in settings.slider_positions(slider)]
         assert numbers == sorted(set(numbers))

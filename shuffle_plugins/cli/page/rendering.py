@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from shuffle_plugins import __version__, accounting
 from shuffle_plugins.cli import output
-from shuffle_plugins.cli.options import ADVERSARIES, GENERIC, NUMBERS, SAMPLINGS
+from shuffle_plugins.cli.commands import ADVERSARIES, GENERIC, NUMBERS, SAMPLINGS
 from shuffle_plugins.cli.page import settings
 from shuffle_plugins.cli.page.settings import Point, RefusedSetting, Setting
 

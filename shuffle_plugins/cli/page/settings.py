@@ -14,7 +14,7 @@ from typing import Any, Self
 import typer
 
 from shuffle_plugins import accounting, mechanisms, planning
-from shuffle_plugins.cli.options import (
+from shuffle_plugins.cli.commands import (
     ADVERSARIES,
     GENERIC,
     NUMBERS,
