@@ -29,7 +29,7 @@ None is drawn further out.
 COINS_AT_ONCE = 1 << 32
 """Coins of one table, some 10 MB long; more are drawn in parts."""
 
-_HALF = np.uint64(32)
+_GUARD_BITS = 720
 
 
 def heads(coins: int, size: int, *, randomness: Randomness | None = None) -> Tensor:
@@ -70,8 +70,8 @@ class AliasTable(NamedTuple):
     """Outcomes in 2**bits columns of equal mass, at most two in each (Walker 1977).
 
     Column i holds outcome ``first + i`` with probability (high[i] + low[i]/2**64) / 2**(64 - bits), and
-    outcome ``first + other[i]`` with the rest. ``packed`` has the first 32 digits of that probability above
-    ``other``. ``further`` is the last entry, which may stand for every outcome that is not listed.
+    outcome ``first + other[i]`` with the rest. ``further`` is the last entry, which may stand for every
+    outcome that is not listed.
     """
 
     first: int
@@ -79,7 +79,6 @@ class AliasTable(NamedTuple):
     high: NDArray[np.uint64]
     low: NDArray[np.uint64]
     other: NDArray[np.int64]
-    packed: NDArray[np.uint64]
     further: int
 
     @classmethod
@@ -94,36 +93,20 @@ class AliasTable(NamedTuple):
         thresholds, other = _fill_columns(law, 1 << (128 - bits))
         high = np.array([threshold >> 64 for threshold in thresholds], dtype=np.uint64)
         low = np.array([threshold & ((1 << 64) - 1) for threshold in thresholds], dtype=np.uint64)
-        digits = np.minimum(high >> np.uint64(32 - bits), np.uint64((1 << 32) - 1))
-        alias = np.array(other, dtype=np.int64)
-        return cls(first, bits, high, low, alias, (digits << _HALF) | alias.astype(np.uint64), last)
+        return cls(first, bits, high, low, np.array(other, dtype=np.int64), last)
 
     def draw(self, size: int, randomness: Randomness) -> NDArray[np.int64]:
         """Outcomes less ``first``: a word chooses a column and one of its two, a second decides a tie."""
-        columns = np.int64((1 << self.bits) - 1)
         drawn = np.empty(size, dtype=np.int64)
         for start in range(0, size, 1 << 16):
-            words = randomness.words(min(1 << 16, size - start)).numpy()
-            column = words & columns
-            packed = self.packed.take(column)
-            threshold, fraction = packed >> _HALF, words.view(np.uint64) >> _HALF
+            words = randomness.words(min(1 << 16, size - start)).numpy().view(np.uint64)
+            column = (words & np.uint64((1 << self.bits) - 1)).view(np.int64)
+            fraction, threshold = words >> np.uint64(self.bits), self.high.take(column)
             own = fraction < threshold
-            undecided = np.flatnonzero(fraction == threshold)
-            if undecided.size:
-                own[undecided] = self._own(words[undecided], column[undecided], randomness)
-            np.copyto(column, packed.astype(np.uint32), where=~own)
-            drawn[start : start + len(words)] = column
+            ties = np.flatnonzero(fraction == threshold)
+            own[ties] = randomness.words(ties.size).numpy().view(np.uint64) < self.low[column[ties]]
+            drawn[start : start + len(words)] = np.where(own, column, self.other.take(column))
         return drawn
-
-    def _own(
-        self, words: NDArray[np.int64], column: NDArray[np.int64], randomness: Randomness
-    ) -> NDArray[np.bool_]:
-        """Whether a column's own outcome is drawn, by all the digits of its threshold."""
-        fraction, threshold = words.view(np.uint64) >> np.uint64(self.bits), self.high[column]
-        own = fraction < threshold
-        ties = np.flatnonzero(fraction == threshold)
-        own[ties] = randomness.words(ties.size).numpy().view(np.uint64) < self.low[column[ties]]
-        return own
 
 
 @lru_cache(maxsize=8)
@@ -143,7 +126,7 @@ def _upper_masses(coins: int) -> tuple[list[int], int]:
     has 150 bits, and is right to 2**-130 of itself after a million divisions.
     """
     middle, deviation = (coins + 1) // 2, math.sqrt(coins) / 2
-    upper = [1 << 720]
+    upper = [1 << _GUARD_BITS]
     for count in range(middle, _largest_drawn(coins)):
         upper.append(upper[-1] * (coins - count) // (count + 1))
     # What lies further out than seven standard deviations is one entry of a table.
