@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from accounted import accounted
 from scipy.stats import norm
 from starlette.testclient import TestClient
 from thinning import first_fast
@@ -15,7 +16,6 @@ from thinning import first_fast
 from shuffle_plugins import cli, mechanisms
 from shuffle_plugins.accounting import (
     FEW_PUBLISHED,
-    ShuffleAccountant,
     ShuffleRound,
     compare,
 )
@@ -34,9 +34,7 @@ def client() -> TestClient:
 
 
 def test_the_interval_is_the_accountants() -> None:
-    accountant = ShuffleAccountant()
-    accountant.step(ROUND, num_steps=20)
-    expected = accountant.epsilon(1e-5)
+    expected = accounted(ROUND, num_steps=20).epsilon(1e-5)
     assert settings.bounds(Setting.read(SMALL)).interval == expected
     verdict = next(rendering.parts(SMALL))
     assert verdict.part == "verdict"

@@ -18,6 +18,7 @@ import flwr_shuffle
 import numpy as np
 import pytest
 import torch
+from accounted import accounted
 from code_blocks import ROOT
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -32,7 +33,7 @@ from reading import Names, Told, has, reads, types
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from shuffle_plugins.accounting import PrivacyStatement, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting import PrivacyStatement, ShuffleRound
 from shuffle_plugins.bandits import CentralModel, LinearBandit
 from shuffle_plugins.core import rounded
 from shuffle_plugins.protocols import VectorSum
@@ -315,8 +316,7 @@ def range_proofs() -> Told:
 
 def accountants() -> Names:
     """An accountant of each host and of rounds, as a script has them, and as files."""
-    accountant = ShuffleAccountant()
-    accountant.step(ShuffleRound(local_epsilon=1.0, population=2000, cohort=200), num_steps=20)
+    accountant = accounted(ShuffleRound(local_epsilon=1.0, population=2000, cohort=200), num_steps=20)
     names = made_private(target_epsilon=2.0, target_delta=1e-5)
     an_epoch(names)
     engine = names["engine"]

@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from accounted import accounted
 
-from shuffle_plugins.accounting import PrivacyTarget, ShuffleAccountant
+from shuffle_plugins.accounting import PrivacyTarget
 from shuffle_plugins.compressors.quantization import plus_thresholds
 from shuffle_plugins.core import Rows
 from shuffle_plugins.protocols import BallSum, PoissonBinomialSum
@@ -36,9 +37,7 @@ def values_of(protocol: PoissonBinomialSum, rows: torch.Tensor) -> torch.Tensor:
 
 
 def spent(one: object, *, num_steps: int = 1) -> float:
-    accountant = ShuffleAccountant()
-    accountant.step(one, num_steps=num_steps)  # type: ignore[arg-type]
-    return accountant.epsilon(DELTA).upper
+    return accounted(one, num_steps=num_steps).epsilon(DELTA).upper
 
 
 def test_coefficients_stay_in_their_box_and_ball() -> None:
@@ -98,8 +97,7 @@ def test_the_lower_end_is_attained_by_real_vectors(bits: int, message_epsilon: f
         return joint
 
     plus, minus = chances(x), chances(-x)
-    accountant = ShuffleAccountant()
-    accountant.step(protocol.round())
+    accountant = accounted(protocol.round())
     for epsilon in (0.0, 0.2, 0.5):
         found = accountant.delta(epsilon)
         exact = max(

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from accounted import accounted
 from thinning import first_fast
 
-from shuffle_plugins.accounting import Sampling, ShuffleAccountant
+from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.mechanisms import KRandomizedResponse
 from shuffle_plugins.protocols import FrequencyEstimation, published
@@ -22,9 +23,7 @@ LISTED = ("hadamard-response", "k-rr", "limited-hadamard", "oue", "rappor", "sub
 
 
 def certified(protocol, *, num_steps=1, population=None):
-    accountant = ShuffleAccountant()
-    accountant.step(protocol.round(population=population), num_steps=num_steps)
-    return accountant
+    return accounted(protocol.round(population=population), num_steps=num_steps)
 
 
 def law_of_view(protocol, held):

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import pytest
 import torch
+from accounted import accounted
 from scipy import stats
 from thinning import first_fast
 
@@ -107,9 +108,7 @@ def test_reports_keep_to_the_limit_and_others_are_refused() -> None:
     with pytest.raises(ValueError, match="more than 6 ones"):
         protocol.total(forged)
     # So low a limit changes what clients send, and is charged: nothing is hidden by counting.
-    accountant = ShuffleAccountant()
-    accountant.step(protocol.round())
-    assert accountant.epsilon(1e-5).upper == pytest.approx(2.0)
+    assert accounted(protocol.round()).epsilon(1e-5).upper == pytest.approx(2.0)
 
 
 def test_a_limit_that_nobody_meets_costs_next_to_nothing() -> None:
@@ -123,9 +122,7 @@ def test_a_limit_that_nobody_meets_costs_next_to_nothing() -> None:
     free = CountedUnary(length=50, cohort=2_000, bit_epsilon=limited.bit_epsilon)
     costs = []
     for protocol in (limited, free):
-        accountant = ShuffleAccountant()
-        accountant.step(protocol.round())
-        costs.append(accountant.epsilon(1e-6))
+        costs.append(accounted(protocol.round()).epsilon(1e-6))
     assert costs[1].upper <= costs[0].upper <= 1.0
     assert costs[0].upper == pytest.approx(costs[1].upper, rel=1e-4)
     assert costs[0].lower >= 0.98 * costs[0].upper
@@ -146,9 +143,7 @@ def test_a_limit_is_chosen_for_all_steps_together() -> None:
     target = {"epsilon": 0.3, "delta": 1e-8, "num_steps": 100_000, "population": 1_000_000}
     found = UnaryL1Sum.calibrated(dim=1_000, cohort=1_000, **target)
     assert found.false_positive_rate * 1_000 * 100_000 * (1 + math.exp(0.3)) < 1.001e-2 * 1e-8
-    accountant = ShuffleAccountant()
-    accountant.step(found.round(population=1_000_000), num_steps=100_000)
-    cost = accountant.epsilon(1e-8)
+    cost = accounted(found.round(population=1_000_000), num_steps=100_000).epsilon(1e-8)
     assert 0.26 < cost.lower <= cost.upper <= 0.3
 
 
