@@ -196,28 +196,22 @@ class FrequencyEstimation(ShuffleProtocol):
         """Bound on E‖f̂ − π‖² where clients' categories are independent draws of π."""
         return self.squared_error + (1 - 1 / self.categories) / self.cohort
 
-    def largest_error(self, *, confidence: float = 0.95, largest_frequency: float = 1.0) -> float:
+    def largest_error(self, *, confidence: float = 0.95) -> float:
         """What no frequency is further than from its estimate, with this confidence for all together.
 
         Bernstein's inequality for each category, and a union bound. With f the share of a category, its term
-        :math:`h(f) = 2e^{-nt²/2(v(f) + wt/3)}` is convex where it is below 2e⁻², so over all data in which no
-        share exceeds F, ``largest_frequency``, their sum is greatest at a corner: ⌈1/F⌉ categories of share
-        F, the others of none.
+        :math:`h(f) = 2e^{-nt²/2(v(f) + wt/3)}` is convex where it is below 2e⁻², so over all data their sum
+        is greatest where all hold one category.
         """
         error = min(1 - checks.confidence(confidence), 2 * math.exp(-2.0))
-        if not 1 / self.categories <= largest_frequency <= 1:
-            raise ValueError(
-                f"largest_frequency must be in [1/{self.categories}, 1], got {largest_frequency!r}"
-            )
         support, n = self.support, self.cohort
-        held = min(math.ceil(1 / largest_frequency), self.categories)
         rare = support.variance(0.0)
-        common = max(rare, support.variance(largest_frequency))
+        common = max(rare, support.variance(1.0))
 
         def excess(t: float) -> float:
             return -error + sum(
                 2 * many * math.exp(-n * t * t / (2 * (variance + support.width * t / 3)))
-                for many, variance in ((held, common), (self.categories - held, rare))
+                for many, variance in ((1, common), (self.categories - 1, rare))
             )
 
         high = support.width
