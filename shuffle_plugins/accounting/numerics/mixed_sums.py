@@ -475,11 +475,18 @@ def _log_moments(
     scale = np.empty((*shape[:3], 1))
     for law, weights in enumerate(masses):
         atoms = np.flatnonzero(weights)
-        excess[law], scale[law, :, :, 0] = _moments_less_one(
-            values[law][:, atoms], weights[atoms], tilt=tilt, step=step, starts=starts, stride=stride
+        found, errors = _moments_less_one(
+            values[law][:, atoms], weights[None, atoms], tilt=tilt, step=step, starts=starts, stride=stride
         )
+        excess[law], scale[law, :, :, 0] = found[0], errors[0]
     excess = excess.reshape(*shape[:2], -1)[:, :, : len(places)]
     wrong = np.broadcast_to(scale, shape).reshape(*shape[:2], -1)[:, :, : len(places)]
+    log_modulus, angle = _logarithm(excess)
+    return log_modulus, angle, 32 * _ROUNDOFF * wrong * np.exp(-log_modulus)
+
+
+def _logarithm(excess: npt.NDArray[np.complex128]) -> tuple[Floats, Floats]:
+    """log|M| and arg M of M = 1 + ``excess``."""
     real, imaginary = excess.real, excess.imag
     squared = real * (2 + real) + imaginary**2
     near_zero = squared < -0.75
@@ -488,25 +495,32 @@ def _log_moments(
         squared = np.maximum((1 + real[near_zero]) ** 2 + imaginary[near_zero] ** 2, 1e-300)
         # -34.0: of a modulus of M; rounding cannot tell less
         log_modulus[near_zero] = np.maximum(0.5 * np.log(squared), -34.0)
-    return log_modulus, np.arctan2(imaginary, 1 + real), 32 * _ROUNDOFF * wrong * np.exp(-log_modulus)
+    return log_modulus, np.arctan2(imaginary, 1 + real)
 
 
 def _moments_less_one(
-    values: Floats, masses: Floats, *, tilt: Floats, step: Floats, starts: Cells, stride: int
+    values: Floats, weights: Floats, *, tilt: Floats, step: Floats, starts: Cells, stride: int
 ) -> tuple[npt.NDArray[np.complex128], Floats]:
-    """M − 1 of a law along a contour, and what its rounding errors are a small multiple of."""
-    weights, value = masses[:, None], values[:, :, None]
+    """Σ w·(e^(sG) − 1) along a contour, and what its rounding errors are a small multiple of.
+
+    ``weights`` has the shape (kinds, atoms); the results (kinds, rows, starts, stride) and, of the second,
+    (kinds, rows, starts).
+    """
+    value = values[:, :, None]
     coarse, fine = step[:, None, None] * starts, step[:, None, None] * np.arange(stride)
     tilted = tilt[:, None, None] * value
-    x = _complex_expm1(tilted, value * coarse) * weights
+    x = _complex_expm1(tilted, value * coarse)
     y = _complex_expm1(0.0, value * fine)
-    excess = np.matmul(x.transpose(0, 2, 1), y)
-    excess += x.sum(axis=1)[:, :, None]
-    excess += (weights * y).sum(axis=1)[:, None, :]
     size = np.abs(value)
-    scale = 3 * np.abs(x) + weights * np.exp(tilted) * (size * coarse + np.abs(tilted))
-    scale += weights * np.minimum(size * fine[:, :, -1:], 2.0)
-    return excess, np.asarray(scale.sum(axis=1), dtype=np.float64)
+    scale = 3 * np.abs(x) + np.exp(tilted) * (size * coarse + np.abs(tilted))
+    scale += np.minimum(size * fine[:, :, -1:], 2.0)
+    excess = np.empty((len(weights), len(values), len(starts), stride), dtype=np.complex128)
+    for found, each in zip(excess, weights, strict=True):
+        weighted = x * each[:, None]
+        np.matmul(weighted.transpose(0, 2, 1), y, out=found)
+        found += weighted.sum(axis=1)[:, :, None]
+        found += (each[:, None] * y).sum(axis=1)[:, None, :]
+    return excess, np.einsum("ka,ras->krs", np.abs(weights), scale)
 
 
 def _complex_expm1(real: npt.ArrayLike, imaginary: Floats) -> npt.NDArray[np.complex128]:
@@ -518,3 +532,147 @@ def _complex_expm1(real: npt.ArrayLike, imaginary: Floats) -> npt.NDArray[np.com
     result.real = growth - 2 * (1 + growth) * sine**2
     result.imag = 2 * (1 + growth) * sine * cosine
     return result
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AcceptingTests:
+    """Randomised tests, one a row, of P against Q: they accept if shift + S + η·Z > 0, Z standard normal.
+
+    S is the sum of what all reports add. Of these ``changed`` are client 1's with the probability
+    ``participation``, and else they are like all others (``docs/proofs/noise.md``, section 7).
+
+    Attributes:
+        shift: shape (rows,).
+        values: what a report adds, shape (rows, atoms).
+        masses: of everybody else's reports, shape (atoms,).
+        u, v: client 1's are 1 + u times as likely under P, 1 + v times under Q, shape (atoms,), of mean 0.
+        reports, changed, participation: all reports, client 1's, and its probability of taking part.
+    """
+
+    shift: Floats
+    values: Floats
+    masses: Floats
+    u: Floats
+    v: Floats
+    reports: int
+    changed: int
+    participation: float
+
+    def accepted(self, share: float) -> tuple[Floats, Floats]:
+        """By how much P is accepted more than Q, rounded down, and how often Q is, rounded up.
+
+        η² is that share of the variance of S, as in :meth:`MixedSums.largest`.
+        """
+        sums = MixedSums(shift=self.shift, types=[(self.values, self.masses)], trials=self.reports)
+        saddle = sums.saddle_points()
+        tilt, spread = saddle.tilt, saddle.spread
+        scale = np.maximum(sums.deviation, np.abs(self.shift) / 12.0)
+        smoothing = math.sqrt(share) * np.minimum(scale, np.maximum(spread, 0.5 / tilt))
+        log_moment, log_own, log_apart = self._logs(tilt)
+        height = self._height(tilt, smoothing, log_moment, log_own)
+        # 40.0, 24.0: −log of what is folded over from the right, and of that over the probability itself
+        folded = np.maximum(40.0, 24.0 - height)
+        period = np.maximum(10.0 * np.hypot(spread, smoothing), folded / tilt)
+        step = 2 * math.pi / period
+        # 24.0: −log of the Gaussian factor at the last term
+        ends = math.sqrt(2 * 24.0)
+        smoothing = np.maximum(smoothing, ends / (step * (_MOST_TERMS - 1)))
+        terms = np.ceil(ends / (smoothing * step)).astype(np.int64) + 2
+        height = self._height(tilt, smoothing, log_moment, log_own)
+        more, often, slack, margin = (np.empty(len(tilt)) for _ in range(4))
+        for rows, count in _batches(terms):
+            more[rows], often[rows], slack[rows], margin[rows] = self._sums(
+                rows, count, tilt[rows], step[rows], smoothing[rows], log_moment[rows], log_own[rows]
+            )
+            end = step[rows] * (count - 1)
+            beyond = 2 * tilt[rows] / (step[rows] * (smoothing[rows] * end) ** 2)
+            margin[rows] += beyond * np.exp(-((smoothing[rows] * end) ** 2) / 2)
+        slack += self.changed * np.exp(log_apart - log_own) * margin
+        with np.errstate(over="ignore"):
+            unit = np.exp(np.minimum(height, 600.0)) / (tilt * period)
+            folded = 1.01 * np.exp(-tilt * period) + self._from_the_left(tilt, smoothing, period)
+        often = (often + margin) * unit + folded
+        return self.participation * ((more - slack) * unit - folded), often * (1 + 1e-12)
+
+    def _logs(self, tilt: Floats) -> tuple[Floats, Floats, Floats]:
+        """Logs of the moments of a report of others, of one of client 1 at most, and of |u − v|."""
+        growth = np.minimum(tilt[:, None] * self.values, 600.0)
+        weights = np.stack([self.masses * (1 + self.u), self.masses * (1 + self.v)])
+        moment = np.log1p(np.expm1(growth) @ self.masses)
+        own = np.log1p((np.expm1(growth) @ weights.T).max(axis=1))
+        with np.errstate(divide="ignore"):
+            apart = np.log(np.exp(growth) @ (self.masses * np.abs(self.u - self.v)))
+        return moment, np.maximum(moment, own), apart
+
+    def _height(self, tilt: Floats, smoothing: Floats, log_moment: Floats, log_own: Floats) -> Floats:
+        """Chernoff's bound on the logarithm of how often any of the laws is accepted."""
+        found = tilt * self.shift + (smoothing * tilt) ** 2 / 2
+        return found + (self.reports - self.changed) * log_moment + self.changed * log_own
+
+    def _from_the_left(self, tilt: Floats, smoothing: Floats, period: Floats) -> Floats:
+        """What the trapezoidal sum folds over from so many periods further left, by Chernoff."""
+        best = np.full(len(tilt), np.inf)
+        # 0.5, …: by how much larger tilts are, in deviations under the tilt
+        for more in (7.0 / period, 14.0 / period, 28.0 / period, 56.0 / period):
+            log_moment, log_own, _ = self._logs(tilt + more)
+            found = self._height(tilt + more, smoothing, log_moment, log_own) - more * period
+            best = np.minimum(best, np.exp(np.minimum(found, 600.0)) / -np.expm1(-more * period))
+        return best
+
+    def _sums(
+        self,
+        rows: Cells,
+        count: int,
+        tilt: Floats,
+        step: Floats,
+        smoothing: Floats,
+        log_moment: Floats,
+        log_own: Floats,
+    ) -> tuple[Floats, Floats, Floats, Floats]:
+        """Trapezoidal sums of both, over the term at the real axis at most, and their rounding errors."""
+        others, changed, rate = self.reports - self.changed, self.changed, self.participation
+        weights = np.stack([self.masses, self.masses * self.v, self.masses * (self.u - self.v)])
+        starts, stride = np.arange(0, count, 2 * _STRIDE), 2 * _STRIDE
+        excess, wrong = _moments_less_one(
+            self.values[rows], weights, tilt=tilt, step=step, starts=starts, stride=stride
+        )
+        excess = excess.reshape(3, len(rows), -1)[:, :, :count]
+        wrong = 32 * _ROUNDOFF * np.repeat(wrong, stride, axis=2)[:, :, :count]
+        log_modulus, angle = _logarithm(excess[0])
+        t = step[:, None] * np.arange(count)
+        ratio = t / tilt[:, None]
+        shape = others * (log_modulus - log_moment[:, None]) - (smoothing[:, None] * t) ** 2 / 2
+        shape -= np.log1p(ratio**2) / 2
+        size = np.exp(shape)
+        size[:, 1:] *= 2
+        turn = t * (self.shift[rows] + smoothing**2 * tilt)[:, None] - np.arctan(ratio) + others * angle
+        rounding = others * wrong[0] * np.exp(-log_modulus)
+        rounding += 8 * _ROUNDOFF * (np.abs(turn) + np.abs(shape) + 8)
+        # 70.0: −log of the size of a term that is not computed
+        kept = np.any(shape > -70.0, axis=0)
+        dropped = size[:, ~kept].sum(axis=1)
+        scale = np.exp(-log_own)[:, None]  # no moment is larger
+        excess, wrong = excess[:, :, kept] * scale, wrong[:, :, kept] * scale
+        size, rounding = size[:, kept], np.expm1(np.minimum(rounding[:, kept], 50.0))
+        one = scale + excess[0]
+        second, apart = one + excess[1], excess[2]
+        off = rounding + changed * wrong.sum(axis=0)
+        terms = size * np.exp(1j * turn[:, kept])
+        return (
+            (terms * apart * _powers(second + apart, second, changed)).real.sum(axis=1),
+            (terms * ((1 - rate) * one**changed + rate * second**changed)).real.sum(axis=1),
+            changed * (size * (np.abs(apart) * off + wrong[2])).sum(axis=1),
+            dropped + (size * off).sum(axis=1),
+        )
+
+
+def _powers(
+    one: npt.NDArray[np.complex128], two: npt.NDArray[np.complex128], count: int
+) -> npt.NDArray[np.complex128]:
+    """The sum of one^i·two^(count − 1 − i) over i = 0 … count − 1: (one^count − two^count)/(one − two)."""
+    total, ones, twos = np.ones_like(one), one, two
+    for digit in bin(count)[3:]:
+        total, ones, twos = total * (ones + twos), ones * ones, twos * twos
+        if digit == "1":
+            total, ones, twos = total * one + twos, ones * one, twos * two
+    return total

@@ -34,7 +34,6 @@ from shuffle_plugins.accounting.pairs.others import MixPair, OthersPair, SpreadP
 from shuffle_plugins.accounting.pairs.reports import Atoms, Blanket, Form, RecordTypes, two_level_atoms
 from shuffle_plugins.accounting.pairs.slots import (
     SlotPair,
-    readable_information,
     slot_losses,
     slot_losses_from_below,
 )
@@ -78,15 +77,6 @@ class PairMixture:
     def information(self) -> float:
         """Mean of the components' information."""
         return math.fsum(m * pair.information for m, pair in zip(self.masses, self.pairs, strict=True))
-
-    @property
-    def readable_information(self) -> float:
-        """What of it lower bounds read; instances are ordered by it."""
-        return math.fsum(
-            m * readable_information(pair)
-            for m, pair in zip(self.masses, self.pairs, strict=True)
-            if isinstance(pair, SlotPair)
-        )
 
     def share_of(self, *kinds: type) -> float:
         """Probability of the components of some kinds."""
