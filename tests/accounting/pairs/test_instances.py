@@ -73,7 +73,7 @@ def test_what_tests_accept_is_below_the_law_of_all_outcomes_and_near_it(
     exact = profile(exact_p, exact_q, epsilons)
     for found in (profile(p, q, epsilons), profile(q, p, epsilons)):
         assert np.all(found <= exact * (1 + 1e-12))
-        assert np.all(found[exact > 1e-8] >= 0.94 * exact[exact > 1e-8])
+        assert np.all(found[exact > 1e-8] >= 0.9 * exact[exact > 1e-8])
 
 
 def test_products_and_levels_are_laws() -> None:
