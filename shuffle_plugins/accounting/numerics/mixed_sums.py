@@ -131,7 +131,8 @@ class MixedSums:
         found *= step / (2 * math.pi)
         # The terms beyond, as in the proof of Claim 3 of docs/proofs/noise.md.
         exponent = np.clip(((smoothing * tilt) ** 2 - (smoothing * end) ** 2) / 2, -700.0, 700.0)
-        found += np.exp(exponent) * tilt**2 / (math.pi * smoothing**2 * end**3)
+        with np.errstate(over="ignore"):
+            found += np.exp(exponent) * (tilt / (smoothing * end)) ** 2 / (math.pi * end)
         rounding = 16 * _ROUNDOFF * (1 + np.abs(saddle.log_height) + tilt * np.abs(self.shift))
         found = np.maximum(found, 1e-300) * (1 + rounding)
         with np.errstate(over="ignore"):

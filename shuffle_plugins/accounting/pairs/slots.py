@@ -35,7 +35,6 @@ _MASS_TOLERANCE = 1e-9
 _LARGEST_LOSS = math.log(LARGEST_WEIGHT)
 _FEW_OUTCOMES = 50_000  # of all slots together, up to which each is listed
 _SCOUTS = 32  # rough values of the profile, by which its points are placed
-_OUTLYING = 20.0  # … if they are so many standard deviations of the rest away
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,39 +168,32 @@ def _side(pair: SlotPair, u: Floats, v: Floats, mass: Floats, *, tolerance: floa
 
 
 class _Profile:
-    """H_E(P‖Q) at E = e^loss ≥ 1, from above, if the atoms add u to P and v to Q."""
+    """H_E(P‖Q) at E = e^loss ≥ 1, if the atoms add u to P and v to Q."""
 
     def __init__(self, population: float, slots: int, u: Floats, v: Floats, mass: Floats) -> None:
         self._population, self._slots = population, slots
         self._u, self._v, self._mass = u, v, mass
         # The largest loss there is: the densities' ratio lies between those of rounds of equal slots.
-        above, gain = self._population + self._slots * v, self._slots * (u - v)
+        above, gain = population + slots * v, slots * (u - v)
         self._pure = math.inf
         if not np.any((above <= 0) & (gain > 0)):
             with np.errstate(invalid="ignore", divide="ignore"):
                 self._pure = math.log1p(float(np.where(gain > 0, gain / above, 0.0).max())) * (1 + 1e-12)
-        # Atoms so large and so seldom that more than one in a round is negligible.
-        size = np.maximum(self._u, self._v)
-        order = np.argsort(-size, kind="stable")
-        expected = self._slots * np.cumsum(self._mass[order])
-        energy = self._slots * (self._mass * (self._u - self._v) ** 2)[order]
-        of_the_rest = np.maximum(energy.sum() - np.cumsum(energy), 0.0)
-        # 1e-4: expected number of draws that may be treated one at a time
-        outlying = (expected <= 1e-4) & (of_the_rest > 0) & (size[order] > _OUTLYING * np.sqrt(of_the_rest))
-        rare = np.zeros(len(size), dtype=np.bool_)
-        if np.any(outlying):
-            rare[order[: int(np.nonzero(outlying)[0][-1]) + 1]] = True
-        # `bound` takes rare atoms out of the bulk, whose missing mass is treated as draws of zero, and adds
-        # rounds with one of them in `_with_a_jump`. Those of u ≤ v have v > 0, as they are large, so that
-        # u − E·v ≤ 0: a draw of zero in their place makes the positive part no smaller.
-        self._bulk, self._jumps = ~rare, rare & (u > v)
+        # Deviation of Σ(u − v) without atoms of more than 20 of it that are seen in no round of 400.
+        self._deviation = math.inf
+        for _ in range(64):
+            apart = np.minimum(np.abs(u - v), 20.0 * self._deviation)
+            self._deviation = math.sqrt(slots * float((mass * apart**2).sum()))
 
-        self.bulk_deviation = math.sqrt(self._slots * (self._mass * (u - v) ** 2)[self._bulk].sum())
+    def sums(self, losses: Floats) -> tuple[Floats, Floats, Floats]:
+        """The values u − E·v, shape (losses, atoms), n·(1 − E), and what all values are cut by on average.
 
-    def sums(self, losses: Floats) -> tuple[Floats, Floats]:
-        """The values u − E·v, shape (losses, atoms), and n·(1 − E)."""
+        A value that makes a sum positive by eight deviations alone is cut to that.
+        """
         growth = np.expm1(losses)
-        return (self._u - self._v) - growth[:, None] * self._v, -self._population * growth
+        values, shift = (self._u - self._v) - growth[:, None] * self._v, -self._population * growth
+        cut = np.minimum(values, np.abs(shift)[:, None] + 8.0 * self._deviation)
+        return cut, shift, self._slots * ((values - cut) @ self._mass)
 
     def points(self, *, tolerance: float, reach: float) -> Floats:
         """Losses from 0 up: √(3·tolerance) deviations apart, up to so many deviations."""
@@ -224,47 +216,21 @@ class _Profile:
         if first <= 0 or end <= first:
             return end
         losses = np.geomspace(first, end, 256)
-        values, shift = self.sums(losses)
-        bound = log_positive_part_bound(
-            values=values, masses=self._mass, trials=self._slots, shift=shift
-        ) - math.log(self._population)
-        # math.log(1e-40): of a δ at which a profile may end
-        ended = np.nonzero(bound < math.log(1e-40))[0]
+        values, shift, cut = self.sums(losses)
+        found = log_positive_part_bound(values=values, masses=self._mass, trials=self._slots, shift=shift)
+        # 1e-40: a δ at which a profile may end
+        ended = np.nonzero(np.exp(np.minimum(found, 700.0)) + cut < 1e-40 * self._population)[0]
         return float(losses[ended[0]]) if len(ended) else end
 
     def bound(self, losses: Floats, *, share: float) -> Floats:
         """Upper bounds, shape (losses,), from sums smoothed by that share of their variance."""
-        values, shift = self.sums(losses)
+        values, shift, cut = self.sums(losses)
         total = expected_positive_part(
-            values=values[:, self._bulk],
-            masses=self._mass[self._bulk],
-            trials=self._slots,
-            shift=shift,
-            share=share,
+            values=values, masses=self._mass, trials=self._slots, shift=shift, share=share
         )
-        if np.any(self._jumps):
-            total = total + self._with_a_jump(values, shift)
-        result = np.minimum(total / self._population * (1 + 1e-14), 1.0)
+        result = np.minimum((total + cut) / self._population * (1 + 1e-12), 1.0)
         # A profile falls, so a bound holds at every larger loss too.
         return np.minimum.accumulate(np.where(losses >= self._pure, 0.0, result))
-
-    def _with_a_jump(self, values: Floats, shift: Floats) -> Floats:
-        """Rounds with a rare atom: the number expected, times a bound on the positive part of each."""
-        others = self._slots - 1
-        mean = (self._mass * values).sum(axis=1)
-        variance = others * (self._mass * values**2).sum(axis=1)[:, None]
-        y = (shift + others * mean)[:, None] + values[:, self._jumps]
-        part = np.maximum(y, 0.0) + variance / (2 * (np.sqrt(y**2 + variance) + np.abs(y)))
-        row, jump = np.nonzero(y < 0)
-        if len(row) and others:
-            chernoff = log_positive_part_bound(
-                values=values[row],
-                masses=self._mass,
-                trials=others,
-                shift=shift[row] + values[:, self._jumps][row, jump],
-            )
-            part[row, jump] = np.minimum(part[row, jump], np.exp(np.minimum(chernoff, 700.0)))
-        return np.asarray(self._slots * (self._mass[self._jumps] * part).sum(axis=1), dtype=np.float64)
 
 
 @lru_cache(maxsize=64)  # whatever the resolution
@@ -323,11 +289,10 @@ def _tested(
     points = profile.points(tolerance=8e-4, reach=9.0)
     if changed > 1:  # the likelihoods are no sum, and the best tests are no more those of E ≥ 1
         points = np.union1d(-points, points)
-    values, shift = profile.sums(points)
+    values, shift, _ = profile.sums(points)
     tests = AcceptingTests(
         shift=shift,
-        # It does not matter by how much a report that is rare for all records decides a test.
-        values=np.minimum(values, profile.bulk_deviation * 8.0 + np.abs(shift)[:, None]),
+        values=values,
         masses=mass,
         u=u,
         v=v,
