@@ -32,8 +32,7 @@ _PERIOD = 14.0  # of the trapezoidal sum, in standard deviations of the tilted s
 _LEAST_PERIOD = 18.0  # … and at least this over c
 _LARGEST_EXPONENT = 300.0
 _NEAR_SADDLE = 0.02  # relative
-_BLOCK, _MOST_TERMS = 128, 1 << 12
-_STRIDE = 16  # terms whose exponentials are made as an outer product
+_MOST_TERMS = 1 << 12
 _ENOUGH = 5e-5  # relative error to which the largest value of all mixes is found, …
 _ENOUGH_OF_SHARE = 0.05  # … or this times the smoothing, if that is more, …
 _ROUGHLY = 1e-2  # … and far out in the tail at most this
@@ -146,25 +145,20 @@ class MixedSums:
         values, masses = self.packed
         tilt, shift = saddle.tilt[rows], self.shift[rows]
         height = tilt * shift - 2 * np.log(tilt) - saddle.log_height[rows] + (smoothing * tilt) ** 2 / 2
-        blocks, dropped = [], np.zeros(len(rows))
-        for start in range(0, count, _BLOCK):
-            places = np.arange(start, min(start + _BLOCK, count))
-            log_modulus, angle, wrong = _log_moments(values[:, rows], masses, tilt, step, places)
-            t = step[:, None] * places
-            ratio = t / tilt[:, None]
-            shape = log_modulus[-1] - (smoothing[:, None] * t) ** 2 / 2 - np.log1p(ratio**2)
-            shape += height[:, None]
-            turn = t * (shift + smoothing**2 * tilt)[:, None] - 2 * np.arctan(ratio) + angle[-1]
-            rounding = wrong[-1] + 8 * _ROUNDOFF * (np.abs(turn) + np.abs(shape) + 8)
-            shape += np.where(places == 0, 0.0, math.log(2.0))
-            highest = (log_modulus[:-1] + wrong[:-1]).max(axis=0)
-            ceiling = np.exp(np.minimum(shape + self.trials * highest, 600.0))
-            # 20.0: −log of the size, over the largest term's, of terms that are bounded and not computed
-            kept = np.any(ceiling > math.exp(-20.0), axis=0)
-            dropped += ceiling[:, ~kept].sum(axis=1)
-            block = log_modulus[:-1], angle[:-1], wrong[:-1], shape, turn, rounding
-            blocks.append([each[..., kept] for each in block])
-        return _Terms(*(np.concatenate(each, axis=-1) for each in zip(*blocks, strict=True))), dropped
+        log_modulus, angle, wrong = _log_moments(values[:, rows], masses, tilt, step, count)
+        t = step[:, None] * np.arange(count)
+        ratio = t / tilt[:, None]
+        shape = log_modulus[-1] - (smoothing[:, None] * t) ** 2 / 2 - np.log1p(ratio**2)
+        shape += height[:, None]
+        turn = t * (shift + smoothing**2 * tilt)[:, None] - 2 * np.arctan(ratio) + angle[-1]
+        rounding = wrong[-1] + 8 * _ROUNDOFF * (np.abs(turn) + np.abs(shape) + 8)
+        shape[:, 1:] += math.log(2.0)
+        highest = (log_modulus[:-1] + wrong[:-1]).max(axis=0)
+        ceiling = np.exp(np.minimum(shape + self.trials * highest, 600.0))
+        # 20.0: −log of the size, over the largest term's, of terms that are bounded and not computed
+        kept = np.any(ceiling > math.exp(-20.0), axis=0)
+        every = log_modulus[:-1], angle[:-1], wrong[:-1], shape, turn, rounding
+        return _Terms(*(each[..., kept] for each in every)), ceiling[:, ~kept].sum(axis=1)
 
     def log_bound(self) -> Floats:
         """Chernoff's bound on the logarithm of the same, shape (rows,): (y)₊ ≤ e^{c·y − 1}/c."""
@@ -467,23 +461,16 @@ def _largest_of_all_mixes(terms: _Terms, *, trials: int, enough: Floats) -> Floa
 
 
 def _log_moments(
-    values: Floats, masses: Floats, tilt: Floats, step: Floats, places: Cells
+    values: Floats, masses: Floats, tilt: Floats, step: Floats, count: int
 ) -> tuple[Floats, Floats, Floats]:
-    """log|M|, arg M and a relative error of M at tilt + i·step·places; shape (laws, rows, places) each."""
-    starts, stride = np.arange(places[0], places[-1] + 1, _STRIDE), min(_STRIDE, len(places))
-    shape = (len(values), len(step), len(starts), stride)
-    excess = np.empty(shape, dtype=np.complex128)
-    scale = np.empty((*shape[:3], 1))
-    for law, weights in enumerate(masses):
+    """log|M|, arg M and a relative error of M at tilt + i·step·(0, 1, …); shape (laws, rows, count) each."""
+    found = []
+    for law, weights in zip(values, masses, strict=True):
         atoms = np.flatnonzero(weights)
-        found, errors = _moments_less_one(
-            values[law][:, atoms], weights[None, atoms], tilt=tilt, step=step, starts=starts, stride=stride
-        )
-        excess[law], scale[law, :, :, 0] = found[0], errors[0]
-    excess = excess.reshape(*shape[:2], -1)[:, :, : len(places)]
-    wrong = np.broadcast_to(scale, shape).reshape(*shape[:2], -1)[:, :, : len(places)]
-    log_modulus, angle = _logarithm(excess)
-    return log_modulus, angle, 32 * _ROUNDOFF * wrong * np.exp(-log_modulus)
+        excess, wrong = _moments_less_one(law[:, atoms], weights[None, atoms], tilt, step, count)
+        log_modulus, angle = _logarithm(excess[0])
+        found.append((log_modulus, angle, wrong[0] * np.exp(-log_modulus)))
+    return tuple(np.stack(each) for each in zip(*found, strict=True))
 
 
 def _logarithm(excess: npt.NDArray[np.complex128]) -> tuple[Floats, Floats]:
@@ -500,28 +487,31 @@ def _logarithm(excess: npt.NDArray[np.complex128]) -> tuple[Floats, Floats]:
 
 
 def _moments_less_one(
-    values: Floats, weights: Floats, *, tilt: Floats, step: Floats, starts: Cells, stride: int
+    values: Floats, weights: Floats, tilt: Floats, step: Floats, count: int
 ) -> tuple[npt.NDArray[np.complex128], Floats]:
-    """Σ w·(e^(sG) − 1) along a contour, and what its rounding errors are a small multiple of.
+    """Σ w·(e^(sG) − 1) at s = tilt + i·step·(0, 1, …), and bounds on its errors; (kinds, rows, count).
 
-    ``weights`` has the shape (kinds, atoms); the results (kinds, rows, starts, stride) and, of the second,
-    (kinds, rows, starts).
+    Exponentials are made as an outer product of few coarse and few fine ones.
     """
+    # 32: fine ones
+    fine, coarse = np.arange(min(32, count)), np.arange(0, count, 32)
     value = values[:, :, None]
-    coarse, fine = step[:, None, None] * starts, step[:, None, None] * np.arange(stride)
+    far, near = step[:, None, None] * coarse, step[:, None, None] * fine
     tilted = tilt[:, None, None] * value
-    x = _complex_expm1(tilted, value * coarse)
-    y = _complex_expm1(0.0, value * fine)
+    x = _complex_expm1(tilted, value * far)
+    y = _complex_expm1(0.0, value * near)
     size = np.abs(value)
-    scale = 3 * np.abs(x) + np.exp(tilted) * (size * coarse + np.abs(tilted))
-    scale += np.minimum(size * fine[:, :, -1:], 2.0)
-    excess = np.empty((len(weights), len(values), len(starts), stride), dtype=np.complex128)
+    scale = 3 * np.abs(x) + np.exp(tilted) * (size * far + np.abs(tilted))
+    scale += np.minimum(size * near[:, :, -1:], 2.0)
+    excess = np.empty((len(weights), len(values), len(coarse), len(fine)), dtype=np.complex128)
     for found, each in zip(excess, weights, strict=True):
         weighted = x * each[:, None]
         np.matmul(weighted.transpose(0, 2, 1), y, out=found)
         found += weighted.sum(axis=1)[:, :, None]
         found += (each[:, None] * y).sum(axis=1)[:, None, :]
-    return excess, np.einsum("ka,ras->krs", np.abs(weights), scale)
+    wrong = 32 * _ROUNDOFF * np.einsum("ka,ras->krs", np.abs(weights), scale)
+    shape = (len(weights), len(values), -1)
+    return excess.reshape(shape)[:, :, :count], np.repeat(wrong, len(fine), axis=2)[:, :, :count]
 
 
 def _complex_expm1(real: npt.ArrayLike, imaginary: Floats) -> npt.NDArray[np.complex128]:
@@ -597,13 +587,15 @@ class AcceptingTests:
 
     def _logs(self, tilt: Floats) -> tuple[Floats, Floats, Floats]:
         """Logs of the moments of a report of others, of one of client 1 at most, and of |u − v|."""
-        growth = np.minimum(tilt[:, None] * self.values, 600.0)
+        growth = tilt[:, None] * self.values
+        beyond = growth.max(axis=1) > 700.0  # e to that is no float
+        growth = np.minimum(growth, 700.0)
         weights = np.stack([self.masses * (1 + self.u), self.masses * (1 + self.v)])
         moment = np.log1p(np.expm1(growth) @ self.masses)
         own = np.log1p((np.expm1(growth) @ weights.T).max(axis=1))
         with np.errstate(divide="ignore"):
             apart = np.log(np.exp(growth) @ (self.masses * np.abs(self.u - self.v)))
-        return moment, np.maximum(moment, own), apart
+        return moment, np.where(beyond, np.inf, np.maximum(moment, own)), apart
 
     def _height(self, tilt: Floats, smoothing: Floats, log_moment: Floats, log_own: Floats) -> Floats:
         """Chernoff's bound on the logarithm of how often any of the laws is accepted."""
@@ -633,12 +625,7 @@ class AcceptingTests:
         """Trapezoidal sums of both, over the term at the real axis at most, and their rounding errors."""
         others, changed, rate = self.reports - self.changed, self.changed, self.participation
         weights = np.stack([self.masses, self.masses * self.v, self.masses * (self.u - self.v)])
-        starts, stride = np.arange(0, count, 2 * _STRIDE), 2 * _STRIDE
-        excess, wrong = _moments_less_one(
-            self.values[rows], weights, tilt=tilt, step=step, starts=starts, stride=stride
-        )
-        excess = excess.reshape(3, len(rows), -1)[:, :, :count]
-        wrong = 32 * _ROUNDOFF * np.repeat(wrong, stride, axis=2)[:, :, :count]
+        excess, wrong = _moments_less_one(self.values[rows], weights, tilt, step, count)
         log_modulus, angle = _logarithm(excess[0])
         t = step[:, None] * np.arange(count)
         ratio = t / tilt[:, None]
