@@ -18,7 +18,6 @@ from shuffle_plugins.accounting.composition.renyi import RenyiComposition
 from shuffle_plugins.accounting.losses.distribution import (
     COARSE,
     FINE,
-    SINGLE,
     PrivacyLossDistribution,
     Resolution,
 )
@@ -27,8 +26,6 @@ from shuffle_plugins.accounting.rounds.round import (
     check_recordable,
     lower_families,
     lower_losses,
-    resolves_alone,
-    reversed_lower_losses,
     upper_losses,
 )
 from shuffle_plugins.accounting.terms import (
@@ -43,7 +40,7 @@ from shuffle_plugins.accounting.terms import (
 from shuffle_plugins.core import checks
 
 _STATE_VERSION = 3
-_FEW_ROUNDS = 32  # distinct rounds that are composed at once; with more, a question takes seconds
+_AT_ONCE = 32  # distinct rounds that are composed anew for every question, which is the finest
 _MOST_LOSS_STEPS = 10**6  # beyond which the grid of losses is so coarse that Rényi orders may be tighter
 _LARGEST = 700.0  # e to this power is a float
 _ROUNDOFF = 1e-9  # relative, of a computed δ, which is moved to the safe side: small ε0 leave few digits
@@ -79,14 +76,10 @@ class ShuffleAccountant:
         self._rounds: list[Round] = []
         self._steps: list[int] = []
         self._earlier: dict[Round, int] = {}  # steps of each distinct round, but for the last entry's
-        self._seen = 0  # entries whose pairs' names are known
-        self._names: set[str] = set()
         self._epsilons: dict[float, EpsilonInterval] = {}
         self._answers: dict[float, tuple[float, str]] = {}
-        self._told, self._telling = 0, True  # entries whose instances are known; whether each has one
-        self._leading_names: set[str] = set()
         self._allowance: tuple[tuple[Any, ...], int] | None = None  # a question, and steps that are within
-        self._uppers, self._lowers = BothDirections(upper_law, COARSE), BothDirections(_lower_law, COARSE)
+        self._uppers, self._lowers = BothDirections(upper_law), BothDirections(_lower_law)
 
     def __repr__(self) -> str:
         return (
@@ -351,15 +344,9 @@ class ShuffleAccountant:
             counts[self._rounds[-1]] = counts.get(self._rounds[-1], 0) + self._steps[-1]
         return counts
 
-    @property
-    def _resolution(self) -> Resolution:
-        """How finely the history is resolved."""
-        return COARSE if len(self._earlier) > _FEW_ROUNDS else _resolution_of(self._counts)
-
     def _upper_name(self, method: Method) -> str:
-        self._names.update(each.pair_name for each in self._rounds[self._seen :])
-        self._seen = len(self._rounds)
-        return f"{' and '.join(sorted(self._names)) or 'blanket pair'}, {method.upper()}"
+        names = sorted({each.pair_name for each in self._counts})
+        return f"{' and '.join(names) or 'blanket pair'}, {method.upper()}"
 
     def _total(self, cost: Callable[[Round], float]) -> float:
         return math.fsum(cost(each) * steps for each, steps in zip(self._rounds, self._steps, strict=True))
@@ -397,23 +384,22 @@ class ShuffleAccountant:
             parts *= 2
         return math.inf
 
-    def _upper_compositions(self) -> Iterator[LossComposition]:
-        """The history composed; in both directions if to add a record costs another ε than to remove it."""
-        resolution, counts = self._resolution, self._counts
-        if resolution is COARSE:
-            return self._uppers.compositions(self._rounds, self._steps)
-        return (LossComposition(laws, list(counts.values())) for laws in _laws(upper_law, counts, resolution))
+    def _composed(self, directions: BothDirections) -> Iterator[LossComposition]:
+        return directions.compositions(self._rounds, self._steps, self._counts)
 
     def _upper_orders(self) -> Iterator[RenyiComposition]:
         counts = self._counts
-        for laws in _laws(upper_law, counts, _resolution_of(counts)):
+        for exchanged in (False, True):
+            laws = [upper_law(each, _resolution_of(counts), exchanged=exchanged) for each in counts]
             yield RenyiComposition(laws, list(counts.values()))
+            if all(law.symmetric for law in laws):
+                break
 
     def _composed_delta(self, epsilon: float) -> float:
         found = []
         if self._method == "pld":
             with suppress(ArithmeticError):  # rounds of very different scales share no grid
-                found.append(max(each.delta(epsilon) for each in self._upper_compositions()))
+                found.append(max(each.delta(epsilon) for each in self._composed(self._uppers)))
         if not found or self._takes_orders:
             with suppress(ArithmeticError):  # losses beyond what floats can hold
                 found.append(max(each.delta(epsilon) for each in self._upper_orders()))
@@ -472,7 +458,7 @@ class ShuffleAccountant:
     def _by_losses(self, delta: float) -> float:
         """Certified ε by privacy losses; infinite if floats or one grid cannot hold them all."""
         try:
-            return max(self._replacement.epsilon(each, delta) for each in self._upper_compositions())
+            return max(self._replacement.epsilon(each, delta) for each in self._composed(self._uppers))
         except ArithmeticError:
             return math.inf
 
@@ -485,37 +471,19 @@ class ShuffleAccountant:
         from round to round, so families mix freely; the direction may not. With ``every_family``, each that
         all rounds have is composed as well.
         """
-        for each in self._rounds[self._told :]:
-            self._telling &= bool(lower_families(each))
-            if self._telling:
-                self._leading_names.add(_leading(each, COARSE))
-        self._told = len(self._rounds)
-        if not self._rounds or not self._telling:
-            return
-        resolution, named = self._resolution, []
-        if resolution is COARSE:
-            name = ", ".join(sorted(self._leading_names))
-            named.append((name, self._lowers.compositions(self._rounds, self._steps)))
-        if resolution is not COARSE or every_family:
-            named.extend(self._attained_at_once(resolution, every_family=every_family))
-        for name, compositions in named:
-            with suppress(ArithmeticError):
-                for composition in compositions:
-                    yield name, ask(composition)
-
-    def _attained_at_once(
-        self, resolution: Resolution, *, every_family: bool
-    ) -> Iterator[tuple[str, Iterator[LossComposition]]]:
         counts = self._counts
-        picks = [{each: _leading(each, resolution) for each in counts}]
+        families = [lower_families(each) for each in counts]
+        if not counts or not all(families):
+            return
+        leading = {_leading(each, _resolution_of(counts)) for each in counts}
+        asked = [(", ".join(sorted(leading)), self._lowers)]
         if every_family:
-            shared = set.intersection(*(set(lower_families(each)) for each in counts))
-            leading = set(picks[0].values())
-            picks += [dict.fromkeys(counts, name) for name in sorted(shared) if {name} != leading]
-        for pick in picks[resolution is COARSE :]:
-            laws = _laws(partial(_lower_law, families=pick), counts, resolution)
-            composed = (LossComposition(each, list(counts.values())) for each in laws)
-            yield ", ".join(sorted(set(pick.values()))), composed
+            others = sorted(name for name in set.intersection(*map(set, families)) if {name} != leading)
+            asked += [(name, BothDirections(partial(_lower_law, family=name))) for name in others]
+        for name, directions in asked:
+            with suppress(ArithmeticError):
+                for composition in self._composed(directions):
+                    yield name, ask(composition)
 
     def _lower_epsilon(self, delta: float) -> tuple[float, str]:
         best, best_name, most = 0.0, "none", self._cap(delta)
@@ -528,48 +496,45 @@ class ShuffleAccountant:
 
 
 class BothDirections:
-    """A history composed from one side, in both directions where they differ; what was composed is kept.
+    """Histories composed from one side, in both directions where they differ; what was composed is kept.
 
-    Args:
-        law_of: the law of a round at a resolution, or with the two datasets exchanged if ``reverse``.
-        resolution: of the laws.
+    ``law_of`` is the law of a round at a resolution, also with the two datasets exchanged. Up to
+    ``most_fine`` distinct rounds are resolved finely.
     """
 
-    def __init__(self, law_of: Callable[..., PrivacyLossDistribution], resolution: Resolution) -> None:
-        self._histories = [
-            LossHistory(partial(law_of, resolution=resolution, reverse=reverse)) for reverse in (False, True)
-        ]
+    def __init__(self, law_of: Callable[..., PrivacyLossDistribution], *, most_fine: int = _AT_ONCE) -> None:
+        self._law_of, self._most_fine = law_of, most_fine
+        self._kept: dict[tuple[Resolution, bool], LossHistory[Round]] = {}
 
-    def compositions(self, rounds: list[Round], steps: list[int]) -> Iterator[LossComposition]:
-        """The history, and the same reversed if that is another one."""
-        for history in self._histories:
-            yield LossComposition(rounds, steps, history=history)
-            if history.total.symmetric:
+    def compositions(
+        self, rounds: list[Round], steps: list[int], counts: Mapping[Round, int]
+    ) -> Iterator[LossComposition]:
+        """The history, of which ``counts`` has the steps of distinct rounds; and exchanged, if it differs."""
+        resolution = FINE if len(counts) <= self._most_fine else COARSE
+        for exchanged in (False, True):
+            law_of = partial(self._law_of, resolution=resolution, exchanged=exchanged)
+            if len(counts) <= _AT_ONCE:
+                laws = [law_of(each) for each in counts]
+                yield LossComposition(laws, list(counts.values()))
+                symmetric = all(law.symmetric for law in laws)
+            else:
+                history = self._kept.setdefault((resolution, exchanged), LossHistory(law_of))
+                yield LossComposition(rounds, steps, history=history)
+                symmetric = history.total.symmetric
+            if symmetric:
                 break
 
 
-def _laws(
-    law_of: Callable[..., PrivacyLossDistribution], counts: Mapping[Round, int], resolution: Resolution
-) -> Iterator[list[PrivacyLossDistribution]]:
-    """The laws of distinct rounds, and the same reversed if they are others."""
-    for reverse in (False, True):
-        laws = [law_of(each, resolution=resolution, reverse=reverse) for each in counts]
-        yield laws
-        if all(law.symmetric for law in laws):
-            break
-
-
-def upper_law(each: Round, *, resolution: Resolution, reverse: bool) -> PrivacyLossDistribution:
-    """The law of a dominating pair, or of the pair exchanged."""
+def upper_law(each: Round, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
+    """:func:`upper_losses`, also of the pair with its two datasets exchanged."""
     found = upper_losses(each, resolution)
-    return found.reversed() if reverse else found
+    return found.reversed() if exchanged else found
 
 
 def _lower_law(
-    each: Round, *, resolution: Resolution, reverse: bool, families: Mapping[Round, str] | None = None
+    each: Round, resolution: Resolution, *, exchanged: bool, family: str | None = None
 ) -> PrivacyLossDistribution:
-    family = _leading(each, resolution) if families is None else families[each]
-    return (reversed_lower_losses if reverse else lower_losses)(each, family, resolution)
+    return lower_losses(each, family or _leading(each, resolution), resolution, exchanged=exchanged)
 
 
 def _leading(each: Round, resolution: Resolution) -> str:
@@ -759,9 +724,7 @@ def check_none_forgotten(saved: Sequence[tuple[object, int]], recorded: Sequence
 
 
 def _resolution_of(counts: Mapping[Round, int]) -> Resolution:
-    if sum(counts.values()) == 1 and all(map(resolves_alone, counts)):
-        return SINGLE
-    return FINE if len(counts) <= _FEW_ROUNDS else COARSE
+    return FINE if len(counts) <= _AT_ONCE else COARSE
 
 
 def pair_epsilon_interval(accountant: ShuffleAccountant, delta: float) -> tuple[float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Self
@@ -17,7 +17,6 @@ from shuffle_plugins.accounting.accountant import (
     sealed,
     upper_law,
 )
-from shuffle_plugins.accounting.composition.pld import LossComposition
 from shuffle_plugins.accounting.federated.rounds import (
     Cohort,
     FederatedRound,
@@ -30,9 +29,8 @@ from shuffle_plugins.accounting.federated.rounds import (
     distinct_participants,
     fewer_sizes,
 )
-from shuffle_plugins.accounting.losses.distribution import COARSE, FINE
 from shuffle_plugins.accounting.rounds.records import SampledRecordsRound, SeveralReportsRound
-from shuffle_plugins.accounting.rounds.round import Round, ShuffleRound, check_recordable, upper_losses
+from shuffle_plugins.accounting.rounds.round import Round, ShuffleRound, check_recordable
 from shuffle_plugins.accounting.terms import (
     NEIGHBOURING_RELATION,
     Adversary,
@@ -48,7 +46,6 @@ from shuffle_plugins.core import checks, rounded
 _STATE_VERSION = 3
 _MOST_SIZES = 400  # sizes of cohorts composed finely and in any order
 _FEW_SIZES = 64  # the same of rounds whose losses take long, and for what is asked seldom
-_FEW_ROUNDS = 100  # up to which a history is composed at once
 _AMPLIFIED = (Adversary.MODEL_OBSERVER, Adversary.SERVER)
 
 
@@ -106,22 +103,6 @@ class ClientSpread:
     median_epsilon: float
 
 
-class _CohortAccountant(ShuffleAccountant):
-    """Composes up to some hundred sizes of cohorts finely."""
-
-    def __init__(self, *, method: Method = "pld", uppers: BothDirections | None = None) -> None:
-        super().__init__(method=method)
-        self._uppers = uppers or BothDirections(upper_law, FINE)
-
-    def _upper_compositions(self) -> Iterator[LossComposition]:
-        if len(self._earlier) > _MOST_SIZES:
-            laws = [upper_losses(each, COARSE) for each in self._counts]
-            return iter([LossComposition(laws, list(self._counts.values()))])
-        if self.num_steps > _FEW_ROUNDS:
-            return self._uppers.compositions(self._rounds, self._steps)
-        return super()._upper_compositions()
-
-
 @dataclass(slots=True)
 class _Answers:
     """What was found out for one adversary and one δ."""
@@ -167,8 +148,11 @@ class FederatedAccountant:
         self._participation = ParticipationCounts()
         self._cohorts: dict[Adversary, Counter[Cohort]] = {adversary: Counter() for adversary in _AMPLIFIED}
         self._answers: defaultdict[tuple[Adversary, float], _Answers] = defaultdict(_Answers)
-        self._whole = {adversary: _CohortAccountant(method=method) for adversary in _AMPLIFIED}
-        self._dominated = {each: BothDirections(upper_law, FINE) for each in _AMPLIFIED}
+        self._whole = {adversary: ShuffleAccountant(method=method) for adversary in _AMPLIFIED}
+        # Of histories that dominate, those of one adversary follow each other: what they share is kept.
+        self._dominated = {each: BothDirections(upper_law, most_fine=_MOST_SIZES) for each in _AMPLIFIED}
+        for whole in self._whole.values():
+            whole._uppers = BothDirections(upper_law, most_fine=_MOST_SIZES)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}, {self._method}: {self.num_rounds:,} rounds>"
@@ -454,7 +438,8 @@ class FederatedAccountant:
         return self._accountant(adversary, fewer_sizes(attained, limit=_FEW_SIZES, costlier=False))
 
     def _accountant(self, adversary: Adversary, cohorts: Mapping[Cohort, int]) -> ShuffleAccountant:
-        accountant = _CohortAccountant(method=self._method, uppers=self._dominated[adversary])
+        accountant = ShuffleAccountant(method=self._method)
+        accountant._uppers = self._dominated[adversary]
         examples = {kind.index: kind.example.before(adversary) for kind in self._participation.kinds}
         for cohort, rounds in sorted(cohorts.items()):
             accountant.step(_like(examples[cohort.kind], cohort), num_steps=rounds)

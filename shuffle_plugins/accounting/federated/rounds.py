@@ -8,9 +8,10 @@ rounds".
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -301,81 +302,43 @@ class Cohort(NamedTuple):
 def fewer_sizes(cohorts: Mapping[Cohort, int], *, limit: int, costlier: bool = True) -> Counter[Cohort]:
     """The same numbers of rounds, in at most ``limit`` sizes, or half a dozen of each kind.
 
-    Sizes are replaced by ones that cost at least as much if ``costlier``, or else by ones that cost no more.
+    Sizes that are close are replaced by one that costs at least as much as each if ``costlier``, or else by
+    one that costs no more.
     """
     limit = max(limit, 6 * len({cohort.kind for cohort in cohorts}))
-    if len(cohorts) <= limit:
-        return Counter(cohorts)
-    found = [_merged(cohorts, _Grid.around(cohorts, at_rate, costlier), limit) for at_rate in (True, False)]
-    return min(found, key=_weight) if costlier else max(found, key=_weight)
+    found, ratio = Counter(cohorts), 1.001
+    while len(found) > limit:
+        width, close = math.log(ratio), defaultdict[tuple[int, ...], list[Cohort]](list)
+        for cohort in cohorts:
+            cell = (int(math.log(cohort.reports) / width), int(math.log(cohort.spread) / width))
+            close[cohort.kind, cohort.open, *cell].append(cohort)
+        found = Counter()
+        for group in close.values():
+            found[_replacing(group, costlier)] += sum(cohorts[each] for each in group)
+        ratio *= ratio
+    return found
+
+
+def _replacing(group: list[Cohort], costlier: bool) -> Cohort:
+    """A size that :meth:`covers <Cohort.covers>` all of a kind, or that all cover: by clients or by rate."""
+    kind, reports, hiding = group[0].kind, [each.reports for each in group], [each.hiding for each in group]
+    fewest, most = min(reports), max(reports)
+    if group[0].open:
+        return Cohort(kind, fewest, fewest) if costlier else Cohort(kind, most, most)
+    # The rate is exact in whole numbers: of fractions the largest, or the smallest.
+    extreme = min if costlier else max
+    far = extreme(group, key=lambda each: Fraction(each.hiding, each.reports))
+    if costlier:
+        choices = [Cohort(kind, max(fewest, fewest * far.hiding // far.reports), fewest)]
+        if most <= min(hiding):
+            choices.append(Cohort(kind, min(hiding), most))
+        return min(choices, key=lambda each: each.weight)
+    choices = [Cohort(kind, -(-most * far.hiding // far.reports), most), Cohort(kind, max(hiding), fewest)]
+    return max(choices, key=lambda each: each.weight)
 
 
 def _weight(cohorts: Mapping[Cohort, int]) -> float:
     return math.fsum(cohort.weight * rounds for cohort, rounds in cohorts.items())
-
-
-def _merged(cohorts: Mapping[Cohort, int], grid: _Grid, limit: int) -> Counter[Cohort]:
-    ratio = 1.001  # coarser ones follow until they fit
-    while True:
-        merged: Counter[Cohort] = Counter()
-        for cohort, rounds in cohorts.items():
-            merged[grid.rounded(cohort, ratio)] += rounds
-        if len(merged) <= limit:
-            return merged
-        ratio *= ratio  # sizes of the coarser grid are some of the finer one's, and known already
-
-
-@dataclass(frozen=True, slots=True)
-class _Grid:
-    """Sizes to round to: powers of a ratio, and multiples of the least spread and the fewest clients.
-
-    Powers stay where they are as a history grows, as do the fewest clients where as many are always there.
-    """
-
-    reports: int  # the fewest; no size is rounded to fewer
-    spread: float  # the fewest clients for each report
-    hiding: int  # the fewest clients
-    at_rate: bool  # round reports and the rate; otherwise reports and clients
-    costlier: bool  # round to what costs more
-
-    @classmethod
-    def around(cls, cohorts: Iterable[Cohort], at_rate: bool, costlier: bool) -> Self:
-        return cls(
-            reports=min(cohort.reports for cohort in cohorts),
-            spread=min((cohort.spread for cohort in cohorts if not cohort.open), default=1.0),
-            hiding=min((cohort.hiding for cohort in cohorts if not cohort.open), default=1),
-            at_rate=at_rate,
-            costlier=costlier,
-        )
-
-    def rounded(self, cohort: Cohort, ratio: float) -> Cohort:
-        kind, hiding, reports = cohort
-        few, many = max(_down(reports, 1, ratio), self.reports), _up(reports, ratio)
-        if cohort.open:
-            fair = few if self.costlier else many
-            return Cohort(kind, fair, fair)
-        if not self.at_rate:
-            if self.costlier:
-                less = _down(hiding, self.hiding, ratio)
-                return Cohort(kind, less, many) if many <= less else Cohort(kind, few, few)
-            return Cohort(kind, _up(hiding, ratio, least=self.hiding), few)
-        if self.costlier:
-            spread = self.spread * ratio ** _steps(cohort.spread / self.spread, ratio, math.floor)
-            return Cohort(kind, max(few, min(math.floor(few * spread), few * hiding // reports)), few)
-        spread = self.spread * ratio ** _steps(cohort.spread / self.spread, ratio, math.ceil)
-        return Cohort(kind, max(math.ceil(many * spread), -(-many * hiding // reports)), many)
-
-
-def _down(value: int, least: int, ratio: float) -> int:
-    return min(value, max(least, math.floor(least * ratio ** _steps(value / least, ratio, math.floor))))
-
-
-def _up(value: int, ratio: float, *, least: int = 1) -> int:
-    return max(value, math.ceil(least * ratio ** _steps(value / least, ratio, math.ceil)))
-
-
-def _steps(value: float, ratio: float, whole: Callable[[float], int]) -> int:
-    return whole(math.log(value) / math.log(ratio))
 
 
 def costliest(cohorts: Mapping[Cohort, int], most: Mapping[int, int]) -> Counter[Cohort]:

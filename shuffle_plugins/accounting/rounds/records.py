@@ -31,11 +31,10 @@ from shuffle_plugins.accounting.pairs.reports import Atoms, Blanket, most_tellin
 from shuffle_plugins.accounting.pairs.shuffle import PairMixture, alike_atoms
 from shuffle_plugins.accounting.pairs.slots import bundle_losses_from_below
 from shuffle_plugins.accounting.rounds.round import (
-    OneInstanceRound,
+    Round,
     ShuffleRound,
     lower_families,
     lower_losses,
-    reversed_lower_losses,
     upper_losses,
 )
 from shuffle_plugins.accounting.terms import MAX_POPULATION, Adversary, Sampling, Unit
@@ -190,17 +189,13 @@ class SampledRecordsRound(ShuffleRound):
 
     @property
     @override
-    def resolves_alone(self) -> bool:
-        base = self.clients if self.samples_per_client == 1 else self._reports_of(max(1, int(self.cohort)))
-        return base.resolves_alone
-
-    @property
-    @override
     def lower_families(self) -> tuple[str, ...]:
         return self._attained.lower_families if self._attained is not None else ()
 
     @override
-    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
         """The changed record is x or x'. For s = 1 all other records of its client are x'.
 
         For s > 1 all other records of all clients are alike. Then it does not matter whose they are, and the
@@ -208,10 +203,11 @@ class SampledRecordsRound(ShuffleRound):
         """
         if self._attained is None:
             raise ValueError(f"a {type(self).__name__} has no instance {family!r}")
-        found = lower_losses(self._attained, family, resolution)
         if self.samples_per_client > 1:
-            return found
-        return sampled_instance([found], [1], sampling_rate=self._record_rate, resolution=resolution)
+            return lower_losses(self._attained, family, resolution, exchanged=exchanged)
+        found = lower_losses(self._attained, family, resolution)
+        found = sampled_instance([found], [1], sampling_rate=self._record_rate, resolution=resolution)
+        return found.reversed() if exchanged else found
 
     @property
     def _attained(self) -> ShuffleRound | None:
@@ -231,7 +227,7 @@ class SampledRecordsRound(ShuffleRound):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeveralReportsRound(OneInstanceRound):
+class SeveralReportsRound(Round):
     """A round in which each client sends several randomised reports, and all reports are shuffled together.
 
     Neighbouring relation: replace-one *client*. Two datasets are neighbours if they differ in all that one
@@ -343,11 +339,6 @@ class SeveralReportsRound(OneInstanceRound):
 
     @property
     @override
-    def resolves_alone(self) -> bool:
-        return self.report.resolves_alone
-
-    @property
-    @override
     def lower_families(self) -> tuple[str, ...]:
         name = f"{self.mechanism} instance, all others alike, all reports of a client"
         return (name,) if self._told() else ()
@@ -358,7 +349,9 @@ class SeveralReportsRound(OneInstanceRound):
         return most_telling(found.values()) if found else None
 
     @override
-    def _instance(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
         told = self._told()
         if told is None:
             raise ValueError(f"a {type(self).__name__} of {self.mechanism} has no instance")
@@ -371,13 +364,13 @@ class SeveralReportsRound(OneInstanceRound):
             )
         except ArithmeticError:
             # Too many reports, or too telling ones: client 1's others are about what everybody else's are.
-            ask, one = reversed_lower_losses if exchanged else lower_losses, self.report
+            one = self.report
             if self.sampling_rate < 1:
                 population = self.population * self.reports_per_client
                 if population > MAX_POPULATION:
                     raise ArithmeticError(f"{population} reports are too many for a lower bound") from None
                 one = replace(one, population=population, sampling=Sampling.WITHOUT_REPLACEMENT)
-            return ask(one, lower_families(one)[0], resolution)
+            return lower_losses(one, lower_families(one)[0], resolution, exchanged=exchanged)
         return finite_losses(loss, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
 
     @classmethod
@@ -468,11 +461,6 @@ class GaussianReportsRound(ShuffleRound):
 
     @property
     @override
-    def resolves_alone(self) -> bool:
-        return self._profile() is None and super().resolves_alone
-
-    @property
-    @override
     def lower_families(self) -> tuple[str, ...]:
         if self.blanket is not None:
             return super().lower_families
@@ -480,10 +468,13 @@ class GaussianReportsRound(ShuffleRound):
         return ("sum of Gaussian reports",) if self.attained > 0 and self.sampling not in without else ()
 
     @override
-    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
         if self.blanket is not None:
-            return super().lower_losses(family, resolution)
-        return gaussian_instance_losses(radius=self.attained, draw=self, resolution=resolution)
+            return super().lower_losses(family, resolution, exchanged=exchanged)
+        found = gaussian_instance_losses(radius=self.attained, draw=self, resolution=resolution)
+        return found.reversed() if exchanged else found
 
     @property
     def remedy(self) -> str:

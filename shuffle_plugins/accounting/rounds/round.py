@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import lru_cache, reduce
@@ -27,7 +26,7 @@ from shuffle_plugins.accounting.pairs.shuffle import (
     upper_pair,
     upper_pairs,
 )
-from shuffle_plugins.accounting.pairs.slots import SlotPair, few_outcomes
+from shuffle_plugins.accounting.pairs.slots import SlotPair
 from shuffle_plugins.accounting.terms import (
     MAX_POPULATION,
     NEIGHBOURING_RELATION,
@@ -240,11 +239,6 @@ class Round(Ranged, CohortDraw, ABC):
         return None
 
     @property
-    def resolves_alone(self) -> bool:
-        """Whether outcomes are so few that one round alone can be resolved very finely."""
-        return True
-
-    @property
     def takes_long(self) -> bool:
         """Whether its losses may take a tenth of a second: few sizes then stand for many in one history."""
         return False
@@ -254,20 +248,16 @@ class Round(Ranged, CohortDraw, ABC):
         """Names of real instances of the round, which bound ε from below, the one that leaks most first."""
         return ()
 
-    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
         """The privacy loss distribution of one of the :attr:`lower_families`, from below.
 
-        ArithmeticError if no outcome is within floating-point range.
+        With its two datasets ``exchanged`` it bounds from below, too: ``reversed()`` does of a pair of
+        distributions, but not where losses were rounded down. ArithmeticError if no outcome is within
+        floating-point range.
         """
         raise ValueError(f"a {type(self).__name__} has no instance {family!r}")
-
-    def reversed_lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        """:meth:`lower_losses` with the two datasets exchanged, also from below.
-
-        By default the same outcomes read the other way, which is right where these are a pair of
-        distributions. If losses were rounded down, exchanging would round them up: override it then.
-        """
-        return lower_losses(self, family, resolution).reversed()
 
     # -- checkpoints --------------------------------------------------------------------------------------
 
@@ -301,23 +291,6 @@ class Round(Ranged, CohortDraw, ABC):
     def fields_from_state(cls, saved: dict[str, Any]) -> dict[str, Any]:
         """Fields from their saved values; a kind whose fields are not plain values converts them here."""
         return saved
-
-
-@dataclass(frozen=True, kw_only=True)
-class OneInstanceRound(Round):
-    """A round with one known instance, whose losses are made for each direction by itself."""
-
-    @override
-    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        return self._instance(resolution, exchanged=False)
-
-    @override
-    def reversed_lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        return self._instance(resolution, exchanged=True)
-
-    @abstractmethod
-    def _instance(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
-        """The losses of a dataset and its neighbour, or of the neighbour and it."""
 
 
 def _plain(value: Any) -> Any:
@@ -379,27 +352,17 @@ def upper_losses(each: Round, resolution: Resolution) -> PrivacyLossDistribution
 
 
 @_cached
-def resolves_alone(each: Round) -> bool:
-    """:attr:`Round.resolves_alone`, computed once for equal rounds."""
-    return each.resolves_alone
-
-
-@_cached
 def lower_families(each: Round) -> tuple[str, ...]:
     """:attr:`Round.lower_families`, computed once for equal rounds."""
     return each.lower_families
 
 
 @_cached
-def lower_losses(each: Round, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+def lower_losses(
+    each: Round, family: str, resolution: Resolution, *, exchanged: bool = False
+) -> PrivacyLossDistribution:
     """:meth:`Round.lower_losses`, computed once for equal rounds."""
-    return each.lower_losses(family, resolution)
-
-
-@_cached
-def reversed_lower_losses(each: Round, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-    """:meth:`Round.reversed_lower_losses`, computed once for equal rounds."""
-    return each.reversed_lower_losses(family, resolution)
+    return each.lower_losses(family, resolution, exchanged=exchanged)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -562,14 +525,10 @@ class ShuffleRound(Round):
 
     @override
     def upper_losses_from_below(self, resolution: Resolution) -> PrivacyLossDistribution | None:
-        if not all(isinstance(pair, SlotPair) for pair in self._pairs()):
+        pairs = (pair for mixture in self._upper_pairs() for pair in mixture.pairs)
+        if not all(isinstance(pair, SlotPair) for pair in pairs):
             return None
         return self._pair_losses("lower", resolution)
-
-    @property
-    @override
-    def resolves_alone(self) -> bool:
-        return all(isinstance(pair, SlotPair) and few_outcomes(pair) for pair in self._pairs())
 
     @property
     @override
@@ -583,16 +542,16 @@ class ShuffleRound(Round):
         return tuple(sorted(found, key=lambda name: -found[name].readable_information))
 
     @override
-    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        return _losses(self.instances()[family], "lower", resolution)
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
+        found = _losses(self.instances()[family], "lower", resolution)
+        return found.reversed() if exchanged else found
 
     def _upper_pairs(self) -> tuple[PairMixture, ...]:
         return upper_pairs(
             self.effective_blanket, self, mechanism=self.mechanism, channel_fixed=self.channel_fixed
         )
-
-    def _pairs(self) -> Iterator[object]:
-        return (pair for mixture in self._upper_pairs() for pair in mixture.pairs)
 
     def _pair_losses(self, kind: BoundKind, resolution: Resolution) -> PrivacyLossDistribution:
         return reduce(tighter, (_losses(each, kind, resolution) for each in self._upper_pairs()))

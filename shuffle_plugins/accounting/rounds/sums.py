@@ -38,7 +38,7 @@ from shuffle_plugins.accounting.pairs.noise import (
     profile_reach,
     score_cover,
 )
-from shuffle_plugins.accounting.rounds.round import OneInstanceRound, Round
+from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.accounting.terms import NeighbouringRelation, Sampling
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.ranges import (
@@ -195,20 +195,23 @@ class SumRound(_CoveredSum):
         return ("binomial instance",) if known else ()
 
     @override
-    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
         """One coordinate's count of heads, of two vectors that differ in it alone."""
         centred = self.norm is not None and 2 * self.norm <= self.sensitivity
-        return binomial_losses(
+        found = binomial_losses(
             trials=self.trials,
             shift=self.attained,
             sampling_rate=self.sampling_rate * (self.participation or 1.0),
             resolution=resolution,
             zero=self.attained // 2 if centred else 0,
         )
+        return found.reversed() if exchanged else found
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoissonBinomialRound(_CoveredSum, OneInstanceRound):
+class PoissonBinomialRound(_CoveredSum):
     """A round of the Poisson binomial mechanism (Chen, Özgür, Kairouz 2022), in an ℓ2 ball.
 
     For each coordinate j a client with value v_j in [−1, 1] adds ``bits`` bits, each a one with probability
@@ -284,7 +287,9 @@ class PoissonBinomialRound(_CoveredSum, OneInstanceRound):
         return ("opposite vectors instance",) if known else ()
 
     @override
-    def _instance(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
         """A client that holds v or −v while everybody else holds −v.
 
         With secret participation it holds v or 0, and everybody else 0: then who does not take part sends
@@ -399,7 +404,9 @@ class LaplaceRound(Round):
         return ("discrete Laplace instance",) if 0 < self.attained <= 1 << 24 else ()  # what can be listed
 
     @override
-    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
         """Everybody else holds x', and the client x (P, if it takes part) or x', ``attained`` apart."""
         fall, rate = -self._rate, self.sampling_rate
         outside = 1 / (1 + math.exp(fall))
@@ -410,7 +417,8 @@ class LaplaceRound(Round):
         )  # more than sums mod q can move: their range leaves out noise of probability 2**-40
         q = moved[::-1]
         p = (1 - rate) * q + rate * moved
-        return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
+        found = finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
+        return found.reversed() if exchanged else found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -491,7 +499,9 @@ class CentralGaussianRound(Round):
         )  # with less nobody is protected
 
     @override
-    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
         """In one dimension, of a record at the norm C; the others hold zero, or the client's other record."""
         mu, rate = 1 / self.noise_multiplier, self.sampling_rate
         opposite = self.sampling is Sampling.POISSON and not self._adds_or_removes
@@ -500,7 +510,8 @@ class CentralGaussianRound(Round):
         cell = min(1.0, 1 / mu) / (8 * resolution.cells)
         edges = np.linspace(-reach, reach, 2 * math.ceil(reach / cell) + 1)
         p, q = (rate * _cells(edges - end) + (1 - rate) * _cells(edges) for end in ends)
-        return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
+        found = finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
+        return found.reversed() if exchanged else found
 
 
 def _removal_losses(

@@ -26,7 +26,6 @@ from shuffle_plugins.accounting.pairs.bits import (
 )
 from shuffle_plugins.accounting.pairs.reports import Blanket, product_atoms
 from shuffle_plugins.accounting.rounds.round import (
-    OneInstanceRound,
     Round,
     ShuffleRound,
     lower_families,
@@ -93,7 +92,7 @@ class Tag(Ranged):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ComposedRound(OneInstanceRound):
+class _ComposedRound(Round):
     """A round that is the composition of many shuffles of the same clients.
 
     Attributes:
@@ -104,7 +103,6 @@ class _ComposedRound(OneInstanceRound):
     honest: int | None = None
 
     SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (*Round.SAMPLINGS, Sampling.SINGLE_PASS)
-    resolves_alone = False
 
     @property
     def reports(self) -> int:
@@ -181,7 +179,9 @@ class TaggedRound(_ComposedRound):
         return ("tags instance",) if known else ()
 
     @override
-    def _instance(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
         """All messages of two opposite records."""
         told = [tag for tag in self.tags if tag.lean > 0]
         attained = [tag.attained(self.reports) for tag in told]
@@ -320,22 +320,14 @@ class CountedRound(_ComposedRound):
         return ("counted bits instance",) if symmetric or self.length >= 2 * self.ones else ()
 
     @override
-    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        if family == _ELSEWHERE:
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
+        if family == _ELSEWHERE:  # exchanged, two bits change places: the same losses
             found = elsewhere_instance(
                 self.response, population=self.population, cohort=self.cohort, resolution=resolution
             )
             return discounted(found, self.distance)
-        return super().lower_losses(family, resolution)
-
-    @override
-    def reversed_lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        if family == _ELSEWHERE:  # two bits exchanged
-            return self.lower_losses(family, resolution)
-        return super().reversed_lower_losses(family, resolution)
-
-    @override
-    def _instance(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
         if self.encoding is BitEncoding.SYMMETRIC:
             alone = self._tag().shuffled(self.reports)
             laws, counts = [lower_losses(alone, lower_families(alone)[0], resolution)], [self.changes]

@@ -24,7 +24,7 @@ from shuffle_plugins.accounting import (
     Tag,
     TaggedRound,
 )
-from shuffle_plugins.accounting.losses.distribution import SINGLE, discounted
+from shuffle_plugins.accounting.losses.distribution import FINE, discounted
 from shuffle_plugins.accounting.pairs.bits import BitResponse, counted_instance, counted_losses
 
 EPSILONS = (0.0, 0.1, 0.4, 1.0, 2.0)
@@ -316,7 +316,7 @@ def test_many_clients_hold_what_is_asked() -> None:
 def test_one_counts_instance_is_never_above_its_exact_law_however_small_delta_is(held: bool) -> None:
     """Outcomes at the edge of what is listed of the others' noise seem less likely than they are."""
     response, others = BitResponse.optimal(2.0), 1999
-    law = LossComposition([counted_instance(response, others=others, resolution=SINGLE, held=held)], [1])
+    law = LossComposition([counted_instance(response, others=others, resolution=FINE, held=held)], [1])
     with mpmath.workdps(40):
         share = mpmath.mpf(response.one if held else response.zero)
 

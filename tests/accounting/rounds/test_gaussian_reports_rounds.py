@@ -19,7 +19,7 @@ from shuffle_plugins.accounting import (
     ShuffleAccountant,
     ShuffleRound,
 )
-from shuffle_plugins.accounting.losses.distribution import COARSE, SINGLE
+from shuffle_plugins.accounting.losses.distribution import COARSE, FINE
 from shuffle_plugins.accounting.pairs import gaussian_reports
 from shuffle_plugins.mechanisms import registry
 
@@ -100,12 +100,10 @@ def test_epochs_and_small_rounds_are_accounted_by_their_delta() -> None:
         channel_fixed=True,
     )
     assert loud.replacement_distance > 0
-    assert loud.resolves_alone
     assert loud.upper_losses_from_below(COARSE) is not None
     quiet = GaussianReportsRound(
         local_epsilon=0.5, local_delta=1e-9, population=1_000, cohort=1_000, radius=0.1, channel_fixed=True
     )
-    assert not quiet.resolves_alone  # it has a profile, and no pair of counts
     assert quiet.upper_losses_from_below(COARSE) is None
 
 
@@ -216,7 +214,7 @@ def test_the_instance_of_few_random_reports_is_that_of_each_number(population: i
     """Of none at all, too, which tells nothing."""
     drawn = _round(population=population, cohort=population / 2, sampling=Sampling.POISSON)
     [family] = drawn.lower_families
-    found = drawn.lower_losses(family, SINGLE)
+    found = drawn.lower_losses(family, FINE)
     sizes = np.arange(1, population + 1)
     mass = stats.binom.pmf(sizes, population, 0.5)
     for epsilon in (0.0, 0.05, 0.2):

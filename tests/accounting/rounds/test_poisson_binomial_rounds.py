@@ -9,7 +9,7 @@ from scipy import stats
 from thinning import first_fast
 
 from shuffle_plugins.accounting import PoissonBinomialRound, Sampling, ShuffleAccountant
-from shuffle_plugins.accounting.losses.distribution import COARSE, FINE, SINGLE
+from shuffle_plugins.accounting.losses.distribution import COARSE, FINE
 from shuffle_plugins.accounting.pairs.bits import leaning_instance
 from shuffle_plugins.accounting.pairs.noise import (
     CUT_TAIL,
@@ -207,7 +207,7 @@ def test_many_bits_of_one_client_are_listed_as_far_as_they_reach(opposite):
     p, q = (
         np.convolve(crowd, stats.binom.pmf(np.arange(own + 1), own, chance)) for chance in (0.5 + bias, rest)
     )
-    found = leaning_instance(bias=bias, others=others, own=own, opposite=opposite, resolution=SINGLE)
+    found = leaning_instance(bias=bias, others=others, own=own, opposite=opposite, resolution=FINE)
     mean = float((p * np.log(np.maximum(p, 1e-300) / np.maximum(q, 1e-300))).sum())
     for epsilon in (0.0, 0.5 * mean, mean, 1.2 * mean):
         exact = np.maximum(p - math.exp(epsilon) * q, 0).sum()
@@ -267,12 +267,12 @@ MANY = PoissonBinomialRound(
 def test_an_instance_of_many_coordinates_is_a_bound_in_both_directions(resolution):
     """What rounding takes off one coordinate's law comes to a few per cent of the mass of sixty thousand."""
     [family] = MANY.lower_families
-    for law in (MANY.lower_losses(family, resolution), MANY.reversed_lower_losses(family, resolution)):
+    for law in (MANY.lower_losses(family, resolution), MANY.lower_losses(family, resolution, exchanged=True)):
         assert 0.99 < law.p.sum() <= 1
         assert law.q.sum() <= 1
         assert law.p * np.exp(-law.loss) == pytest.approx(law.q, rel=1e-9)
     exact = 60_000 * binary_kl(0.5 * 0.002 / 2, crowd=49)
-    forwards = MANY.lower_losses(family, SINGLE)
+    forwards = MANY.lower_losses(family, FINE)
     assert 0.99 * exact < (forwards.p * forwards.loss).sum() <= exact * (1 + 1e-9)
 
 

@@ -221,7 +221,7 @@ def test_a_dataset_and_its_neighbour_can_be_exchanged():
     one = get("k-rr", local_epsilon=1.5, dim=2).round(population=6, cohort=3)
     several = SeveralReportsRound.of(one, reports_per_client=2)
     (family,) = several.lower_families
-    forward, backward = several.lower_losses(family, FINE), several.reversed_lower_losses(family, FINE)
+    forward, backward = several.lower_losses(family, FINE), several.lower_losses(family, FINE, exchanged=True)
 
     def spent(law, epsilon):
         return float(np.maximum(law.p - math.exp(epsilon) * law.q, 0).sum())
