@@ -24,7 +24,7 @@ from shuffle_plugins.accounting import (
     Tag,
     TaggedRound,
 )
-from shuffle_plugins.accounting.losses.distribution import FINE, discounted
+from shuffle_plugins.accounting.losses.distribution import discounted
 from shuffle_plugins.accounting.pairs.bits import BitResponse, counted_instance, counted_losses
 
 EPSILONS = (0.0, 0.1, 0.4, 1.0, 2.0)
