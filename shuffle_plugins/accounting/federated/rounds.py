@@ -1,8 +1,6 @@
-"""A federated round: what it is against an observer of the model, the server, and everybody.
+"""A federated round against an observer of the model, the server, and everybody, and who took part how often.
 
-A server draws clients and sees who answers, or clients decide in secret and the server sees no more than how
-many reports there were. The proofs behind every number are in ``docs/proofs/accounting.md``, "Federated
-rounds".
+Proofs: ``docs/proofs/accounting.md``, "Federated rounds".
 """
 
 from __future__ import annotations
@@ -40,9 +38,7 @@ class _SecretSum(_Mechanism, Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FederatedRound:
-    """One federated round as three adversaries see it; hashable.
-
-    Make it by :meth:`drawn`, :meth:`secret` or :meth:`secret_sum`.
+    """One federated round as three adversaries see it: :meth:`drawn`, :meth:`secret` or :meth:`secret_sum`.
 
     Attributes:
         server: the round against the server, for a client that took part: who took part is known already, so
@@ -96,18 +92,13 @@ class FederatedRound:
     ) -> Self:
         """A round whose clients the server drew: uniformly ``invited`` of ``candidates``.
 
-        Before an observer the cohort hides among ``reports · candidates / invited`` clients, so that
-        dropping out adds no privacy: γ stays invited / candidates. This assumes that dropping out does not
-        depend on the data, and is as likely for every invited client; ``docs/proofs/accounting.md`` says how
-        much ε is off if it is likelier for some. Before the server γ = 1, also where clients drop out.
+        Before an observer γ = invited / candidates, however many drop out: that must not depend on the data,
+        and be as likely for every invited client (``docs/proofs/accounting.md`` says how much ε is off
+        otherwise). Before the server γ = 1.
 
         Args:
-            candidates: connected clients among whom was drawn.
-            invited: clients that were drawn; a number that was itself drawn (Poisson) is the number that came
-                out.
             honest_fraction: share of the candidates, and of those that reported, who follow the protocol and
-                do not collude with the adversary. The others hide nobody: an honest client is charged for a
-                cohort of honest ones alone.
+                do not collude with the adversary. The others hide nobody.
         """
         _check_counts(reports=reports, invited=invited, candidates=candidates)
         reports = _honest(reports, honest_fraction)
@@ -127,18 +118,15 @@ class FederatedRound:
     ) -> Self:
         """A round in which clients sampled themselves in secret and the others sent dummies.
 
-        Given both numbers, who reported is a uniform subset of those who answered, for the server too. This
-        needs equal chances of all clients to report, coins that nobody but their owner sees, and a shuffler
-        that drops the dummies and does not tell.
+        This needs equal chances of all clients to report, coins that nobody but their owner sees, and a
+        shuffler that drops the dummies and does not tell.
 
         Args:
             answered: envelopes shuffled, dummies included.
             reports: real reports among them.
             rate: probability with which a client was asked to report, if it is known. No more than
-                ``reports / rate`` clients are then taken to have tossed a coin: further dummies are
-                taken to hide nobody.
-            honest_fraction: share of those that answered who follow the protocol and do not work with whom ε
-                is against, whether the others send reports or dummies.
+                ``reports / rate`` clients are then taken to have tossed a coin.
+            honest_fraction: share of those that answered who follow the protocol and do not collude.
         """
         _check_counts(reports=reports, answered=answered)
         hiding = _honest(answered, honest_fraction)
@@ -157,19 +145,10 @@ class FederatedRound:
     def secret_sum(
         cls, mechanism: _SecretSum, *, answered: int, rate: float, hides_shares: bool = True
     ) -> Self:
-        """A sum to which all who answer add noise, and those drawn by their own secret coins add data.
+        """A sum to which all who answered add noise, and each adds data with probability ``rate``.
 
-        The others add the zero vector, in the same way. Nobody learns who did, or how many. Before an
-        observer, and before a server that sees the sum alone, a client's data are in it with probability
-        ``rate``.
-
-        Args:
-            mechanism: the clients' sum. Its own ``honest_fraction`` says how many of them are counted on to
-                add their noise.
-            answered: clients whose shares are in the sum.
-            rate: probability with which each of them adds data.
-            hides_shares: whether the server sees nothing of the shares but their sum. If it may see more, it
-                is charged as if it knew who took part.
+        The others add the zero vector. Nobody learns who did, or how many. ``hides_shares`` says whether the
+        server sees nothing of the shares but their sum; if not, it is charged as if it knew who took part.
         """
         checks.number("rate", rate, above=0, at_most=1)
         observer = mechanism.secret_round(answered=answered, participation=rate)
@@ -177,7 +156,7 @@ class FederatedRound:
 
     @property
     def reports(self) -> int:
-        """How many reports were shuffled together, or added up."""
+        """How many were shuffled, or added up."""
         return int(self.server.cohort)
 
     @property
@@ -187,7 +166,7 @@ class FederatedRound:
 
     @property
     def secrecy(self) -> str:
-        """How clients are sampled, and what of it must stay secret from an observer and from the server."""
+        """What of the sampling must stay secret from an observer and from the server."""
         if not self.is_secret:
             return f"{self.observer.secrecy}; the server sees it, and against the server this earns nothing"
         if self.server.opened() != self.server:
@@ -199,16 +178,15 @@ class FederatedRound:
 
     @property
     def _hidden(self) -> Round:
-        """The observer's round, if no more than who answered were known."""
+        """The observer's round to one who knows who answered."""
         return replace(self.observer, population=self.server.population, sampling=self.server.sampling)
 
     @property
     def kind(self) -> RoundKind:
-        """Mechanism, ε0, δ0, and whether participation is secret: what rounds that compare share.
+        """What rounds that compare share: mechanism, ε0, δ0, and whether participation is secret.
 
-        Of sums and other kinds of round the number of reports as well: those whose cohorts differ do not
-        compare, since a sum cannot be thinned out. And, if the server knows more of it than who answered,
-        the round of one who does not.
+        Of sums the number of reports as well, since a sum cannot be thinned out; and, if the server knows
+        more of it than who answered, the round of one who does not.
         """
         shared = self.server.comparable
         if shared is None:
@@ -224,13 +202,13 @@ class FederatedRound:
         return self.observer if adversary is Adversary.MODEL_OBSERVER else self.server
 
     def state(self) -> tuple[Any, Any, float | None, float]:
-        """The round as plain values, for checkpoints."""
+        """The round as plain values."""
         local_epsilon = None if math.isinf(self.local_epsilon) else self.local_epsilon
         return (self.observer.state(), self.server.state(), local_epsilon, self.local_delta)
 
     @classmethod
     def from_state(cls, state: tuple[Any, Any, float | None, float]) -> Self:
-        """Rebuild a round from :meth:`state`; lists in place of tuples are read as well."""
+        """The round of a :meth:`state`, whose tuples may have become lists."""
         try:
             observer, server, local_epsilon, local_delta = state
             return cls(
@@ -244,7 +222,7 @@ class FederatedRound:
 
 
 def as_tuples(value: Any) -> Any:
-    """A state or a kind read from JSON, its nested lists turned back into the tuples that were written."""
+    """A state read from JSON, its nested lists turned back into tuples."""
     return tuple(map(as_tuples, value)) if isinstance(value, (list, tuple)) else value
 
 
@@ -254,16 +232,15 @@ def _round(mechanism: _Randomizer, *, population: int, cohort: int) -> Round:
 
 
 def _honest(count: int, fraction: float) -> int:
-    """How many of ``count`` clients can be counted on, at least one: the client whose ε it is."""
+    """At least one: the client whose ε it is."""
     return max(1, honest_clients(count, fraction))
 
 
 def _check_counts(**counts: int) -> None:
     """Refuse counts that are not whole numbers from 1 on, in ascending order."""
-    for name, count in counts.items():
-        checks.whole(name, count)
-    ordered = list(counts.items())
-    for (less, few), (more, many) in pairwise(ordered):
+    for (less, few), (more, many) in pairwise(counts.items()):
+        checks.whole(less, few)
+        checks.whole(more, many)
         if few > many:
             raise ValueError(f"{few} {less} of {many} {more}: there cannot be more")
 
@@ -344,8 +321,7 @@ def _weight(cohorts: Mapping[Cohort, int]) -> float:
 def costliest(cohorts: Mapping[Cohort, int], most: Mapping[int, int]) -> Counter[Cohort]:
     """A history that costs at least as much as any with at most ``most[kind]`` of the rounds of each kind.
 
-    Of open cohorts the smallest are taken. Of sampled ones either all, or the largest as if each were drawn
-    from the fewest clients, whichever weighs less.
+    Of open cohorts the smallest; of sampled ones all, or the largest as if drawn from the fewest clients.
     """
     taken: Counter[Cohort] = Counter()
     for kind in {cohort.kind for cohort in cohorts}:
@@ -391,7 +367,7 @@ def _first(order: Iterable[Cohort], cohorts: Mapping[Cohort, int], wanted: int) 
 
 
 class RecordedRound(NamedTuple):
-    """An entry of a history; ``released`` if anything computed from its reports left the server."""
+    """An entry of a history; participants may be unnamed, and nothing of it released."""
 
     federated_round: FederatedRound
     unnamed: bool
@@ -431,11 +407,7 @@ class KindParticipation:
 
 
 class ParticipationCounts:
-    """Who took part how often, for every kind of round.
-
-    Names hold for an era, which :meth:`rename` ends. A client of one era may be any client of another, so
-    over eras the largest numbers of rounds add up.
-    """
+    """Who took part how often, for every kind of round. Names hold for an era, which :meth:`rename` ends."""
 
     def __init__(self) -> None:
         self._kinds: dict[RoundKind, KindParticipation] = {}
@@ -452,7 +424,7 @@ class ParticipationCounts:
 
     @property
     def taken(self) -> dict[int, int]:
-        """Of each kind, by its index, the most rounds that one client can have been in."""
+        """Of each kind the most rounds that one client can have been in."""
         return {kind.index: kind.rounds for kind in self.kinds}
 
     @property
@@ -489,10 +461,7 @@ class ParticipationCounts:
         return {kind.index: kind.eras[era][name] for kind in self.kinds if name in kind.eras[era]}
 
     def of_clients(self) -> list[dict[int, int]]:
-        """Rounds of each kind, by its index, of every client known by name, those without names included.
-
-        Empty if clients had more than one set of names.
-        """
+        """Rounds of each kind, by its index, of every client; none if there is more than one set of names."""
         eras = [era for era in range(self.num_eras) if any(kind.eras[era] for kind in self.kinds)]
         if len(eras) != 1:
             return []
@@ -531,8 +500,7 @@ class ParticipationCounts:
     ) -> None:
         """Take over named participants that were counted elsewhere, by era and kind of round.
 
-        ``known`` has, for each kind, the numbers of reports of rounds whose participants are known by name: a
-        ValueError if the two do not belong together.
+        ``known`` has the numbers of reports of those rounds, with which they must agree.
         """
         counted: Counter[RoundKind] = Counter()
         reported: Counter[RoundKind] = Counter()
@@ -554,7 +522,7 @@ class ParticipationCounts:
 
 
 def distinct_participants(participants: Iterable[str]) -> frozenset[str]:
-    """The names, each once; TypeError unless it is an iterable of str, and not one str."""
+    """The names, each once; one str is refused."""
     if isinstance(participants, str):
         raise TypeError("participants are many names, not one str")
     names = frozenset(participants)

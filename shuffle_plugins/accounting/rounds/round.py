@@ -52,14 +52,12 @@ class Round(Ranged, CohortDraw, ABC):
 
     A kind is a frozen dataclass that derives from this class: equal rounds cost the same, and what is
     computed for one is kept for all. It gives its name, :attr:`KIND`, and implements :meth:`upper_losses`;
-    everything else has a default. Fields may declare their range (:mod:`shuffle_plugins.core.ranges`).
-    ``docs/guides/extending.md`` shows one.
+    everything else has a default (``docs/guides/extending.md``).
 
     Attributes:
         population: n, the public and fixed number of clients.
-        cohort: k, how many clients take part. Under full participation it equals ``population``. Under
-            ``SINGLE_PASS`` it is the size of the smallest batch, and one accountant step then stands for a
-            whole pass.
+        cohort: k, how many clients take part; all under full participation. Under ``SINGLE_PASS`` the size of
+            the smallest batch, and one accountant step stands for a whole pass.
     """
 
     population: Annotated[int, whole_number(at_most=MAX_POPULATION)]
@@ -82,11 +80,8 @@ class Round(Ranged, CohortDraw, ABC):
     """The unit of privacy: in whose data neighbouring datasets differ."""
 
     CHARGED_BY_RATIO: ClassVar[bool] = False
-    """Whether the difference between this round and its stand-in can be charged to ε.
-
-    If so, :meth:`replacement_ratio` says how much. If not, it can be charged only to δ, through
-    :attr:`replacement_distance`.
-    """
+    """Whether the difference between this round and its stand-in can be charged to ε
+    (:meth:`replacement_ratio`), and not only to δ (:attr:`replacement_distance`)."""
 
     def __init_subclass__(cls) -> None:
         kind = cls.__dict__.get("KIND")
@@ -124,10 +119,7 @@ class Round(Ranged, CohortDraw, ABC):
 
     @property
     def sampling_rate(self) -> float:
-        """γ in (0, 1]: the probability of taking part, if that is hidden from the adversary; otherwise 1.
-
-        :class:`ShuffleRound` overrides it: there it is cohort / population, whoever the adversary is.
-        """
+        """γ in (0, 1]: the probability of taking part, if that is hidden from the adversary; otherwise 1."""
         hidden = self.sampling is Sampling.WITHOUT_REPLACEMENT and not self.sees_cohort
         return self.cohort / self.population if hidden else 1.0
 
@@ -196,22 +188,19 @@ class Round(Ranged, CohortDraw, ABC):
 
     @property
     def own_delta(self) -> float:
-        """δ0 and any tail that was cut off the blanket: unamplified, a round is (ε0, this)-DP."""
+        """δ0 and any tail that was cut off: unamplified, a round is (ε0, this)-DP."""
         return self.local_delta
 
     @property
     def comparable(self) -> tuple[Any, ...] | None:
-        """What two rounds share whose costs compare by population and cohort alone; None if none do.
+        """What two rounds of one ε0 and δ0 share whose costs compare by population and cohort alone.
 
-        ε0 and δ0 must be shared too, and are not in it: who compares adds them
-        (:attr:`.FederatedRound.kind` does). Only shuffled reports compare so, because a sum cannot be thinned
-        out (``docs/proofs/accounting.md``, Lemma 5).
+        None if none do: only shuffled reports compare so (``docs/proofs/accounting.md``, Lemma 5).
         """
         return None
 
     # -- the stand-in -------------------------------------------------------------------------------------
-    # Some rounds are accounted through a similar round that is easier to compute, the stand-in.
-    # `upper_losses` are then the stand-in's.
+    # Some rounds are accounted through a similar one; `upper_losses` are then this stand-in's.
 
     @property
     def replacement_distance(self) -> float:
@@ -219,9 +208,8 @@ class Round(Ranged, CohortDraw, ABC):
         return 0.0
 
     def replacement_ratio(self, log_tail: float) -> float:
-        """η such that each outcome's probability is at most e^η times that under the stand-in, and reversely.
-
-        Except for outcomes of probability exp(``log_tail``) together. Infinite if no such η is known.
+        """η such that an outcome's probability is at most e^η times that under the stand-in, and reversely,
+        except for outcomes of probability exp(``log_tail``) together. Infinite if none is known.
         """
         return math.inf
 
@@ -240,7 +228,7 @@ class Round(Ranged, CohortDraw, ABC):
 
     @property
     def takes_long(self) -> bool:
-        """Whether its losses may take a tenth of a second: few sizes then stand for many in one history."""
+        """Whether its losses may take a tenth of a second."""
         return False
 
     @property
@@ -262,16 +250,12 @@ class Round(Ranged, CohortDraw, ABC):
     # -- checkpoints --------------------------------------------------------------------------------------
 
     def state(self) -> tuple[Any, ...]:
-        """The kind and the fields as plain str, int, float, bool, None and tuples, for checkpoints."""
+        """The kind and the fields as plain values, for checkpoints."""
         return (self.KIND, *(_plain(getattr(self, field.name)) for field in fields(self)))
 
     @classmethod
     def from_state(cls, state: tuple[Any, ...]) -> Self:
-        """Rebuild a round from :meth:`state`.
-
-        ``Round.from_state`` reads every kind whose module is imported, a subclass its own alone. ValueError
-        if the tuple is not one that :meth:`state` writes.
-        """
+        """The round of a :meth:`state`; ``Round.from_state`` reads every kind whose module is imported."""
         if not isinstance(state, (tuple, list)) or not state or not isinstance(state[0], str):
             raise ValueError(f"not the state of a {cls.__name__}: {state!r}")
         kind = _KINDS.get(state[0])
@@ -306,7 +290,7 @@ def _plain(value: Any) -> Any:
 
 @_cached
 def check_recordable(each: Round) -> None:
-    """Check what every accountant relies on: a third party's round may have answers that are none."""
+    """Check what every accountant relies on, of a third party's round too."""
     name = type(each).__qualname__
     if not isinstance(each.sampling, Sampling) or not isinstance(each.adversary, Adversary):
         raise ValueError(f"the fields of a {name} are unchecked: call super().__post_init__()")
@@ -334,7 +318,7 @@ def check_recordable(each: Round) -> None:
 
 @_cached
 def upper_losses(each: Round, resolution: Resolution) -> PrivacyLossDistribution:
-    """:meth:`Round.upper_losses`, computed once for equal rounds; of a whole law that bounds from above."""
+    """:meth:`Round.upper_losses`, computed once for equal rounds, and checked to be a whole upper law."""
     found, name = each.upper_losses(resolution), type(each).__qualname__
     if found.kind != "upper":
         raise ValueError(f"upper_losses of a {name} bound from {found.kind!r}: make them with kind='upper'")
@@ -372,25 +356,20 @@ class ShuffleRound(Round):
     Attributes:
         local_epsilon: ε0 of every client's report in nats, spent once per participating client and round.
         cohort: k, the number of reports shuffled together. Under Poisson sampling it is the expected number,
-            γ·n, and need not be whole. Under full participation it equals ``population``. Under a single pass
-            it is the size of the smallest batch, and one step of the accountant is one whole pass. Under
-            check-in it is the expected number of reports in a round, population over rounds, and one step is
-            one whole pass. In an epoch it is the batch size, and one step is one whole epoch, whose cost to
-            an observer of the model is that of full participation at any batch size; records that fill no
-            last batch may be left out. Against the server it is the size of the smallest batch.
+            γ·n, and need not be whole. Under a single pass, check-in and in an epoch one step of the
+            accountant is a whole pass: k is then the size of the smallest batch, the expected number of
+            reports in a round, and the batch size. To an observer of the model an epoch costs as much as full
+            participation at any batch size; records that fill no last batch may be left out.
         mechanism: name of the randomizer whose blanket is used; ``"generic"`` covers every ε0-LDP randomizer
-            and every choice of them during the round. With ``local_delta`` it has no blanket: then its name
-            only says that what the worst (ε0, δ0) randomizer leaks is no lower bound on what this one does.
+            and every choice of them during the round. With ``local_delta`` it has a name and no blanket.
         blanket: the randomizer's blanket; None takes the generic one.
-        local_delta: δ0 of an (ε0, δ0)-LDP report, in [0, 1). Such rounds are accounted through a pure ε0
-            randomizer close to the real one (Feldman, McMillan, Talwar 2021, Theorem 3.8), and the distance
-            is charged to δ.
+        local_delta: δ0 of an (ε0, δ0)-LDP report, in [0, 1). Such rounds are accounted through a pure
+            randomizer, and the distance is charged to δ.
         channel_fixed: whether one channel, from a client's record to its report, is fixed before the round
-            and serves everybody. Then ε is smaller, as the others' own records hide a report too
-            (``docs/proofs/accounting.md``, sections 3a to 3d). False is always right: a client's randomizer,
-            or what it randomises of its record, may follow from other reports of the round, as in the second
-            stage of an estimate; who reports when must then be secret and uniform (section 2a). Of an epoch
-            or a check-in it says that a single batch has one channel.
+            (of an epoch or a check-in: before a batch) and serves everybody. Then ε is smaller, as the
+            others' own records hide a report too (``docs/proofs/accounting.md``, sections 3a to 3d). False is
+            always right: what a client does may follow from other reports of the round, if who reports when
+            is secret and uniform (section 2a).
     """
 
     local_epsilon: LocalEpsilon = field()
@@ -475,10 +454,7 @@ class ShuffleRound(Round):
 
     @property
     def replacement_distance(self) -> float:
-        """From a round of pure ε0 randomizers: (1 + e^-ε0/2)·δ0 for every client that reports.
-
-        Feldman, McMillan, Talwar 2021, Theorem 3.8; 0 without ``local_delta``.
-        """
+        """(1 + e^-ε0/2)·δ0 for every client that reports: Feldman, McMillan, Talwar 2021, Theorem 3.8."""
         if self.sampling in (Sampling.SINGLE_PASS, Sampling.CHECK_IN, Sampling.EPOCH):
             reports = float(self.population)
         elif self.sampling is Sampling.POISSON and self.adversary is Adversary.SERVER:
@@ -488,10 +464,9 @@ class ShuffleRound(Round):
         return reports * self.local_delta * (1 + math.exp(-self.local_epsilon) / 2)
 
     def received(self, count: int) -> ShuffleRound:
-        """This round once its number of reports is known: ``count`` of the population, uniformly.
+        """This Poisson round once its number of reports is known, which charges what it really cost.
 
-        Under Poisson sampling the number of reports is public and independent of the data. Recording it
-        charges what the round really cost. Record the rounds of a history all in one way.
+        Record the rounds of a history all in one way.
         """
         if self.sampling in (Sampling.CHECK_IN, Sampling.EPOCH):
             raise ValueError(f"{self.sampling} sampling is charged as a whole, whatever its counts")
@@ -512,7 +487,7 @@ class ShuffleRound(Round):
     # -- losses -------------------------------------------------------------------------------------------
 
     def dominating_pair(self) -> PairMixture:
-        """The pair of the reports' blanket, which dominates the round."""
+        """The blanket's pair, which dominates the round."""
         return upper_pair(self.effective_blanket, self)
 
     def instances(self) -> dict[str, PairMixture]:

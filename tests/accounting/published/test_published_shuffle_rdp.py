@@ -37,7 +37,7 @@ def test_known_values(order: int) -> None:
     first, second, lower = SPOTS[order]
     assert divergences.first_shuffle_rdp(**question, split=0.5)[0] == pytest.approx(first, rel=5e-4)
     assert divergences.second_shuffle_rdp(**question, split=0.5)[0] == pytest.approx(second, rel=5e-4)
-    assert divergences.shuffle_rdp_lower_bound(**question)[0] == pytest.approx(lower, rel=5e-4)
+    assert divergences.subsampled_rdp_lower_bound(**question)[0] == pytest.approx(lower, rel=5e-4)
     if order < 32:
         corollary = {2: 1.683e-6, 8: 6.733e-6}[order]
         assert divergences.shuffle_rdp_corollary(**question)[0] == pytest.approx(corollary, rel=5e-4)
@@ -83,7 +83,7 @@ def test_the_best_split_is_never_worse_than_the_papers() -> None:
     for local_epsilon in (0.01, 0.5, 2.0, 6.0):
         for n in (1, 10, 10**4, 10**7):
             question = {"orders": orders, "local_epsilon": local_epsilon, "cohort": n}
-            lower = divergences.shuffle_rdp_lower_bound(**question)
+            lower = divergences.subsampled_rdp_lower_bound(**question)
             for bound in (divergences.first_shuffle_rdp, divergences.second_shuffle_rdp):
                 best, paper = bound(**question), bound(**question, split=0.5)
                 assert np.all(best <= paper * (1 + 1e-12))
