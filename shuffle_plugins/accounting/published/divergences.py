@@ -319,7 +319,9 @@ def _relevant_hits(*, trials: int, success: float, step: float, order: int) -> V
         odds = (trials - count + 0.5) / (count + 0.5) * success / (1 - success)
         return math.log(odds) + order * step / (1 + step * (count - mean))
 
-    mode = zero_between(slope, mean, trials, xtol=1e-3) if slope(trials) < 0 else float(trials)
+    mode = mean if slope(mean) <= 0 else float(trials)
+    if slope(mean) > 0 > slope(trials):
+        mode = zero_between(slope, mean, trials, xtol=1e-3)
     reach = 14 * math.sqrt(trials) / 2 + 14  # a count further from its mean weighs less than 1e-40
     windows = [
         np.arange(max(0, math.floor(centre - reach)), min(trials, math.ceil(centre + reach)) + 1)
