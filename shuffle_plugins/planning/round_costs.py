@@ -68,12 +68,9 @@ def sum_round_costs(
     """What a shared sum costs one client, the server, and one aggregator.
 
     Args:
-        clients: how many send a share.
         size: counts of a client: ``mechanism.counts.size``.
         largest: the largest count, where the smallest is 0: ``mechanism.counts.highest - lowest``.
-        aggregators: how many there are.
         verified: whether clients prove that their counts are within bounds.
-        rates: of another machine than that of the benchmarks.
     """
     aggregators = checks.whole("aggregators", aggregators)
     layout = ResidueLayout.of_sum(
