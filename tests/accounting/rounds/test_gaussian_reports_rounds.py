@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from histories import accountant_of
 from scipy import special, stats
 from thinning import first_fast
 
@@ -16,7 +17,6 @@ from shuffle_plugins.accounting import (
     FederatedRound,
     GaussianReportsRound,
     Sampling,
-    ShuffleAccountant,
     ShuffleRound,
 )
 from shuffle_plugins.accounting.losses.distribution import COARSE, FINE
@@ -35,8 +35,7 @@ def _round(name: str = "gaussian", *, population: int = 10_000, **fields: object
 
 
 def _interval(each: ShuffleRound, *, steps: int = 1, delta: float = 1e-6) -> tuple[float, float]:
-    accountant = ShuffleAccountant()
-    accountant.step(each, num_steps=steps)
+    accountant = accountant_of((each, steps))
     found = accountant.epsilon(delta)
     return found.lower, found.upper
 
@@ -231,8 +230,7 @@ def test_who_is_refused_is_told_how_many_reports_hide_each_other() -> None:
     few = GaussianReportsRound(
         local_epsilon=2.0, local_delta=1e-6, population=60_000, cohort=3_000, radius=0.224, channel_fixed=True
     )
-    accountant = ShuffleAccountant()
-    accountant.step(few, num_steps=1000)
+    accountant = accountant_of((few, 1000))
     with pytest.raises(ValueError, match=r"hide each other from about \d+ of 60000 on") as refused:
         accountant.epsilon(1e-5)
     least = int(str(refused.value).split("from about ")[1].split()[0])
