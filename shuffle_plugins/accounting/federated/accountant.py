@@ -175,11 +175,7 @@ class FederatedAccountant:
                 "be counted. Name everybody who answered, or pass participants=None"
             )
         self._record(federated_round, unnamed=names is None, released=released)
-        kind = self._participation.of(federated_round)
-        if names is None:
-            kind.unnamed += 1
-        else:
-            kind.add(names)
+        self._participation.add(federated_round, names)
 
     def rename(self) -> None:
         """From here on participants go by new names, such as the node ids of another run.

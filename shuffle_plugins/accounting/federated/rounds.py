@@ -380,26 +380,21 @@ class KindParticipation:
 
     index: int  # number of the kind, in the order in which kinds appeared
     example: FederatedRound
-    named: Counter[str] = field(default_factory=Counter)  # rounds of each client, by the names that hold now
-    most: int = 0  # the largest of them
-    earlier: list[Counter[str]] = field(default_factory=list)  # the same under each earlier set of names
+    named: Counter[tuple[int, str]] = field(default_factory=Counter)  # rounds of each client, by era and name
+    most: Counter[int] = field(default_factory=Counter)  # the largest of them in each era
     unnamed: int = 0  # rounds whose participants are not known; everybody is taken to have been in them
     recorded: int = 0
 
     @property
-    def eras(self) -> list[Counter[str]]:
-        """One counter of rounds for each set of names."""
-        return [*self.earlier, self.named]
-
-    @property
     def rounds(self) -> int:
         """The most rounds that one client can have been in, under all its names together."""
-        return self.most + sum(max(era.values(), default=0) for era in self.earlier) + self.unnamed
+        return self.most.total() + self.unnamed
 
-    def add(self, names: frozenset[str]) -> None:
-        """Count one more round of each of these clients."""
-        self.named.update(names)
-        self.most = max(self.most, max(map(self.named.__getitem__, names)))
+    def add(self, named: Mapping[str, int], *, era: int) -> None:
+        """Count so many more rounds of each of these clients."""
+        for name, rounds in named.items():
+            self.named[era, name] += rounds
+            self.most[era] = max(self.most[era], self.named[era, name])
 
     def cohort(self, shuffle_round: Round) -> Cohort:
         """The size of a round of this kind."""
@@ -411,6 +406,7 @@ class ParticipationCounts:
 
     def __init__(self) -> None:
         self._kinds: dict[RoundKind, KindParticipation] = {}
+        self._era = 0
 
     @property
     def kinds(self) -> list[KindParticipation]:
@@ -427,70 +423,65 @@ class ParticipationCounts:
         """Of each kind the most rounds that one client can have been in."""
         return {kind.index: kind.rounds for kind in self.kinds}
 
-    @property
-    def num_eras(self) -> int:
-        """Sets of names so far, the one that holds now included."""
-        return max((len(kind.eras) for kind in self.kinds), default=0)
-
     def of(self, federated_round: FederatedRound) -> KindParticipation:
         """Who took part in rounds of this round's kind; a new kind begins without participants."""
         key = federated_round.kind
         if key not in self._kinds:
-            earlier = [Counter[str]() for _ in range(self.num_eras - 1)]
-            self._kinds[key] = KindParticipation(
-                index=len(self._kinds), example=federated_round, earlier=earlier
-            )
+            self._kinds[key] = KindParticipation(index=len(self._kinds), example=federated_round)
         return self._kinds[key]
+
+    def add(self, federated_round: FederatedRound, names: Iterable[str] | None) -> None:
+        """Count a round; everybody is taken to have been in one without names."""
+        kind = self.of(federated_round)
+        if names is None:
+            kind.unnamed += 1
+        else:
+            kind.add(dict.fromkeys(names, 1), era=self._era)
 
     def rename(self) -> None:
         """End an era: nobody is known by the names used until now."""
+        self._era += 1
+
+    def _totals(self, weight: Callable[[KindParticipation], float]) -> dict[tuple[int, str], float]:
+        totals: dict[tuple[int, str], float] = {}
         for kind in self.kinds:
-            kind.earlier.append(kind.named)
-            kind.named, kind.most = Counter(), 0
+            each = weight(kind)
+            for client, rounds in kind.named.items():
+                totals[client] = totals.get(client, 0.0) + each * rounds
+        return totals
 
     def of_busiest_client(self) -> dict[int, int]:
         """Rounds of each kind, by its index, of the client known by name who took part most in all."""
-        totals: Counter[tuple[int, str]] = Counter()
-        for kind in self.kinds:
-            for era, named in enumerate(kind.eras):
-                for name, rounds in named.items():
-                    totals[era, name] += rounds
+        totals = self._totals(lambda _: 1.0)
         if not totals:
             return {}
-        era, name = max(sorted(totals), key=totals.__getitem__)  # of several the same one in every run
-        return {kind.index: kind.eras[era][name] for kind in self.kinds if name in kind.eras[era]}
+        busiest = max(sorted(totals), key=totals.__getitem__)  # of several the same one in every run
+        return {kind.index: kind.named[busiest] for kind in self.kinds if busiest in kind.named}
 
     def of_clients(self) -> list[dict[int, int]]:
         """Rounds of each kind, by its index, of every client; none if there is more than one set of names."""
-        eras = [era for era in range(self.num_eras) if any(kind.eras[era] for kind in self.kinds)]
-        if len(eras) != 1:
+        clients = {client for kind in self.kinds for client in kind.named}
+        if len({era for era, _ in clients}) != 1:
             return []
-        (era,) = eras
-        names = {name for kind in self.kinds for name in kind.eras[era]}
-        return [
-            {kind.index: kind.eras[era].get(name, 0) + kind.unnamed for kind in self.kinds} for name in names
-        ]
+        return [{kind.index: kind.named[each] + kind.unnamed for kind in self.kinds} for each in clients]
 
     def worst_client(self, weight: Callable[[KindParticipation], float]) -> float:
         """The largest sum of weights over the rounds that one client can have been in."""
         kinds = [kind for kind in self.kinds if kind.rounds]
         if len(kinds) == 1:
             return weight(kinds[0]) * kinds[0].rounds
-        worst = math.fsum(weight(kind) * kind.unnamed for kind in kinds if kind.unnamed)
-        for era in range(self.num_eras if kinds else 0):
-            totals: dict[str, float] = {}
-            for kind in kinds:
-                for name, rounds in kind.eras[era].items():
-                    totals[name] = totals.get(name, 0.0) + weight(kind) * rounds
-            worst += max(totals.values(), default=0.0)
-        return worst
+        worst: dict[int, float] = {}  # a client of one era may be any client of another
+        for (era, _), total in self._totals(weight).items():
+            worst[era] = max(worst.get(era, 0.0), total)
+        return math.fsum([*worst.values(), *(weight(kind) * kind.unnamed for kind in kinds if kind.unnamed)])
 
     def state(self) -> tuple[tuple[tuple[RoundKind, dict[str, int]], ...], ...]:
         """For each era and kind, how many rounds each named client took part in."""
-        return tuple(
-            tuple((key, dict(kind.eras[era])) for key, kind in self._kinds.items() if kind.eras[era])
-            for era in range(self.num_eras)
-        )
+        found: list[dict[RoundKind, dict[str, int]]] = [{} for _ in range(self._era + 1)]
+        for key, kind in self._kinds.items():
+            for (era, name), rounds in kind.named.items():
+                found[era].setdefault(key, {})[name] = rounds
+        return tuple(tuple(era.items()) for era in found)
 
     def load(
         self,
@@ -502,23 +493,17 @@ class ParticipationCounts:
 
         ``known`` has the numbers of reports of those rounds, with which they must agree.
         """
-        counted: Counter[RoundKind] = Counter()
-        reported: Counter[RoundKind] = Counter()
-        for number, era in enumerate(eras):
-            if number:
-                self.rename()
+        for self._era, era in enumerate(eras):
             for key, named in era.items():
                 if not all(isinstance(n, str) and type(r) is int and r >= 1 for n, r in named.items()):
                     raise ValueError("participants are names, in a whole number of rounds each")
-                kind = self._kinds[key]
-                kind.named = Counter(named)
-                kind.most = max(named.values(), default=0)
-                counted[key] += kind.most
-                reported[key] += sum(named.values())
-        if any(rounds > len(known.get(key, ())) for key, rounds in counted.items()):
-            raise ValueError("somebody took part in more rounds than there were")
-        if any(reported[key] < sum(reports) for key, reports in known.items()):
-            raise ValueError("who took part in rounds with known participants is missing")
+                self._kinds[key].add(named, era=self._era)
+        for key, kind in self._kinds.items():
+            reports = known.get(key, ())
+            if kind.most.total() > len(reports):
+                raise ValueError("somebody took part in more rounds than there were")
+            if kind.named.total() < sum(reports):
+                raise ValueError("who took part in rounds with known participants is missing")
 
 
 def distinct_participants(participants: Iterable[str]) -> frozenset[str]:

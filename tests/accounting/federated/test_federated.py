@@ -606,12 +606,8 @@ def test_a_round_whose_participants_are_unknown_counts_for_every_client() -> Non
         (other, None),
         (other, None),
     ):
-        kind = counts.of(one)
-        kind.recorded += 1
-        if names is None:
-            kind.unnamed += 1
-        else:
-            kind.add(frozenset(names))
+        counts.of(one).recorded += 1
+        counts.add(one, names)
     weight = {drawn(10).kind: 1.0, other.kind: 10.0}
     assert counts.worst_client(lambda kind: weight[kind.example.kind]) == 1 + 10 + 20  # b's, and the unknown
     assert counts.taken == {0: 2, 1: 3}

@@ -94,11 +94,8 @@ def channels(
     found = [response[rng.integers(outputs, size=records)] for _ in range(6)]
     found += [response[[0, 1] + [value] * (records - 2)] for value in {1, outputs - 1}] * 3
     found.append(np.tile(rng.dirichlet(np.ones(outputs)), (records, 1)))
-    for _ in range(12):
-        channel = extreme_channel(rng, local_epsilon=local_epsilon, records=records, outputs=outputs)
-        if channel is not None:
-            found.append(channel)
-    return found
+    of = {"local_epsilon": local_epsilon, "records": records, "outputs": outputs}
+    return found + [extreme_channel(rng, **of) for _ in range(4)]
 
 
 def batchings(clients: int, heard: int) -> list[tuple[int, ...]]:
