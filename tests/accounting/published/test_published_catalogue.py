@@ -21,7 +21,7 @@ Question = dict[str, float]
 QUICK_BOUNDS = pytest.mark.parametrize(
     "bound",
     [
-        pytest.param(bound, id=bound.name, marks=pytest.mark.slow if "clones, RDP" in bound.name else [])
+        pytest.param(bound, id=bound.name, marks=pytest.mark.slow if "RDP" in bound.name else [])
         for bound in PUBLISHED_BOUNDS
     ],
 )

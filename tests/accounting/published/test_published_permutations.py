@@ -61,8 +61,8 @@ def test_check_ins_cover_their_own_steps(local_epsilon: float, slots: int) -> No
 
 
 def test_shuffling_bounds_lie_above_the_pair_that_dominates() -> None:
-    for local_epsilon in (0.01, 0.1, 0.5, 1.0, 3.0):
-        for n in (1, 10, 1_000, 10**6, 10**9):
+    for local_epsilon in (0.01, 0.5, 3.0):
+        for n in (1, 1_000, 10**6):
             pair = binary_pair(local_epsilon=local_epsilon, cohort=n)
             for delta in (1e-2, 1e-6, 1e-15):
                 question = {"local_epsilon": local_epsilon, "cohort": n, "delta": delta}

@@ -216,7 +216,7 @@ def test_bits_that_are_hardly_ever_flipped_are_answered(bit_epsilon: float, coho
     assert found.lower <= found.upper <= 2 * bit_epsilon * (1 + 1e-9)
 
 
-@first_fast("held", [40, 0, 1, 300, 999])
+@first_fast("held", [40, 0, 1, 300, 999], fast=0)
 @pytest.mark.parametrize(
     "encoding", [BitEncoding.OPTIMAL, pytest.param(BitEncoding.SYMMETRIC, marks=pytest.mark.slow)]
 )

@@ -37,7 +37,7 @@ Law = dict[Transcript, float]
 def epoch(
     cohort: int = 60, *, population: int = 60_000, local_epsilon: float = 3.0, **more: object
 ) -> ShuffleRound:
-    return shuffled(local_epsilon, population, cohort, sampling="epoch", **more, channel_fixed=False)
+    return shuffled(local_epsilon, population, cohort, **{"sampling": "epoch", "channel_fixed": False} | more)
 
 
 def epoch_laws(
