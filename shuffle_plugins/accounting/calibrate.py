@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Annotated
 
 from shuffle_plugins.accounting.accountant import ShuffleAccountant
 from shuffle_plugins.accounting.numerics.search import largest_within
@@ -19,6 +20,8 @@ from shuffle_plugins.core.ranges import Delta, Ranged, Steps, TargetEpsilon
 
 LEAST_SEARCHED_LOCAL_EPSILON, LARGEST_SEARCHED_LOCAL_EPSILON = 1e-4, 20.0
 """Range of ε0, in nats, that calibrations search. Mechanisms and rounds accept a wider range."""
+
+_Method = Annotated[Method, lambda _, value: check_method(value)]
 
 MAX_NUM_STEPS = 10**9
 """The most rounds that a calibration answers with."""
@@ -37,11 +40,7 @@ class PrivacyTarget(Ranged):
     epsilon: TargetEpsilon
     delta: Delta
     num_steps: Steps = 1
-    method: Method = "pld"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_method(self.method)
+    method: _Method = "pld"
 
     def cost(self, each: Round) -> float:
         """The certified ε at ``delta`` of ``num_steps`` such rounds; infinite if none can be certified."""

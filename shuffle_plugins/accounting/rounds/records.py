@@ -41,6 +41,13 @@ from shuffle_plugins.accounting.terms import MAX_POPULATION, Adversary, Sampling
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.ranges import Count, Flag, LocalEpsilon, NotNegative, Positive
 
+_OBSERVER = Adversary.MODEL_OBSERVER
+
+
+def _fields_of(each: Round) -> dict[str, Any]:
+    """What a :class:`ShuffleRound` and another kind of round have in common."""
+    return {field.name: getattr(each, field.name) for field in fields(ShuffleRound)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class SampledRecordsRound(ShuffleRound):
@@ -98,13 +105,16 @@ class SampledRecordsRound(ShuffleRound):
     @classmethod
     def of(cls, clients: ShuffleRound, *, records_per_client: int, samples_per_client: int = 1) -> Self:
         """A round of the same clients, with m records and s reports each."""
-        known = {f.name: getattr(clients, f.name) for f in fields(ShuffleRound)}
-        return cls(**known, records_per_client=records_per_client, samples_per_client=samples_per_client)
+        return cls(
+            **_fields_of(clients),
+            records_per_client=records_per_client,
+            samples_per_client=samples_per_client,
+        )
 
     @property
     def clients(self) -> ShuffleRound:
         """The round of the same clients with one record and one report each."""
-        return ShuffleRound(**{f.name: getattr(self, f.name) for f in fields(ShuffleRound)})
+        return ShuffleRound(**_fields_of(self))
 
     @property
     @override
@@ -212,7 +222,7 @@ class SampledRecordsRound(ShuffleRound):
             population=among * self.records_per_client,
             cohort=self.cohort * self.samples_per_client,
             sampling=Sampling.WITHOUT_REPLACEMENT,
-            adversary=Adversary.MODEL_OBSERVER,
+            adversary=_OBSERVER,
         )
 
 
@@ -262,41 +272,20 @@ class SeveralReportsRound(Round):
                 "(ε0, δ0) reports are not accounted where a client sends several: take a mechanism with "
                 "δ0 = 0, such as 'privunit-g' or 'laplace', or one report per client"
             )
-        return cls(
-            population=clients.population,
-            cohort=int(clients.cohort),
-            sampling=clients.sampling,
-            adversary=clients.adversary,
-            report_epsilon=clients.local_epsilon,
-            reports_per_client=reports_per_client,
-            mechanism=clients.mechanism,
-            blanket=clients.blanket,
-            channel_fixed=clients.channel_fixed,
-        )
+        known = _fields_of(clients) | {"cohort": int(clients.cohort)}
+        del known["local_delta"]
+        return cls(report_epsilon=known.pop("local_epsilon"), reports_per_client=reports_per_client, **known)
 
     @property
     def report(self) -> ShuffleRound:
         """The round of all reports, as if each came from a client of its own."""
         reports = self.cohort * self.reports_per_client
-        return ShuffleRound(
-            local_epsilon=self.report_epsilon,
-            population=reports,
-            cohort=reports,
-            sampling=Sampling.FULL,
-            mechanism=self.mechanism,
-            blanket=self.blanket,
-            channel_fixed=self.channel_fixed,
-        )
+        known = _fields_of(self) | {"population": reports, "cohort": reports, "sampling": Sampling.FULL}
+        return ShuffleRound(**known | {"local_epsilon": self.report_epsilon, "adversary": _OBSERVER})
 
     def records(self, *, records_per_client: int) -> SampledRecordsRound:
         """The same round, for neighbours that differ in one of the m records that a client draws s of."""
-        clients = replace(
-            self.report,
-            population=self.population,
-            cohort=self.cohort,
-            sampling=self.sampling,
-            adversary=self.adversary,
-        )
+        clients = ShuffleRound(**_fields_of(self) | {"local_epsilon": self.report_epsilon})
         return SampledRecordsRound.of(
             clients, records_per_client=records_per_client, samples_per_client=self.reports_per_client
         )
