@@ -41,7 +41,6 @@ from shuffle_plugins.core import checks
 
 _STATE_VERSION = 3
 _AT_ONCE = 32  # distinct rounds that are composed anew for every question, which is the finest
-_MOST_LOSS_STEPS = 10**6  # beyond which the grid of losses is so coarse that Rényi orders may be tighter
 _LARGEST = 700.0  # e to this power is a float
 _ROUNDOFF = 1e-9  # relative, of a computed δ, which is moved to the safe side: small ε0 leave few digits
 _SMALL_CHARGE = 1e-2  # share of δ below which the distance is charged to δ alone: less is not to be gained
@@ -399,7 +398,8 @@ class ShuffleAccountant:
 
     @property
     def _takes_orders(self) -> bool:
-        return self._method == "rdp" or sum(self._steps) > _MOST_LOSS_STEPS
+        # Of a million steps the grid of losses is so coarse that orders may be tighter.
+        return self._method == "rdp" or sum(self._steps) > 10**6
 
     def _why_none(self, delta: float) -> str:
         own, replacement = self._local_delta(), self._replacement

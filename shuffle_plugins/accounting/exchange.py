@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution as TheirDistribution
 
 _LARGEST_LOSS = 700.0  # e to this power is a float; more counts as infinite from above, and not from below
-_MOST_POINTS = 1 << 22
 
 
 def to_dp_accounting(
@@ -78,7 +77,7 @@ def _on_grid(law: PrivacyLossDistribution, interval: float) -> tuple[dict[int, f
     upper = law.kind == "upper"
     finite = np.abs(law.loss) < _LARGEST_LOSS
     loss, p, q = law.loss[finite], law.p[finite], law.q[finite]
-    if not len(loss) or (loss[-1] - loss[0]) / interval > _MOST_POINTS:
+    if not len(loss) or (loss[-1] - loss[0]) / interval > 1 << 22:
         raise ValueError(
             f"losses from {law.loss[0]:.3g} to {law.loss[-1]:.3g} need a wider interval than {interval:g}"
         )

@@ -34,7 +34,6 @@ PASSES = frozenset({Sampling.SINGLE_PASS, Sampling.CHECK_IN, Sampling.EPOCH})
 """Ways of sampling in which T counts passes, each of which hears every client once."""
 
 _ORDERS: dict[str, float] = {"l1": 1.0, "l2": 2.0, "linf": math.inf}
-_TINY = 1e-300  # in place of a δ that underflows, so that it has a logarithm
 
 
 class ReportError(NamedTuple):
@@ -108,7 +107,7 @@ def gaussian_mse(*, target_epsilon: float, delta: float, sensitivity: float, dim
         near, far = 0.5 / ratio - target_epsilon * ratio, -0.5 / ratio - target_epsilon * ratio
         first, second = float(special.log_ndtr(near)), target_epsilon + float(special.log_ndtr(far))
         spent = -math.exp(first) * math.expm1(min(second - first, 0.0))
-        return math.log(max(spent, _TINY) / delta)
+        return math.log(max(spent, 1e-300) / delta)
 
     widest = math.log(math.sqrt(2 * math.log(2.5 / delta)) / target_epsilon + 2)
     narrowest = -0.5 * math.log(target_epsilon + 60 * (1 + math.log(1 / delta))) - 3

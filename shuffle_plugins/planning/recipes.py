@@ -16,7 +16,6 @@ from shuffle_plugins.planning.search import BEST_MECHANISM, plan
 from shuffle_plugins.planning.sums import SUMS, plan_sums
 
 _ONE_IN = 10  # a cohort takes one record in so many
-_STEPS = 200
 _MOMENTUM = 0.9
 _MAX_GRAD_NORM = 0.1  # ℓ2 norm, C
 _L2_MECHANISMS = (
@@ -177,7 +176,7 @@ def training_recipe(
     kind = checks.choice(ModelKind, "model", model)
     checks.whole("population", population, at_least=2 * _ONE_IN)
     k = population // _ONE_IN if cohort is None else checks.whole("cohort", cohort, at_most=population)
-    steps = _STEPS if num_steps is None else checks.num_steps(num_steps)
+    steps = 200 if num_steps is None else checks.num_steps(num_steps)
     asked: dict[str, Any] = {
         "target_epsilon": target_epsilon,
         "delta": delta,

@@ -15,7 +15,6 @@ from shuffle_plugins.secure_aggregation.aggregator import COMMITMENT_BYTES
 from shuffle_plugins.shuffler import RoundContext
 from shuffle_plugins.shuffler.envelopes import envelope_size, layer_size, ticket_size
 
-_PIECE_BYTES = 1 << 25  # of ciphertexts in one message, by default
 _KEY_MEMORY = 200  # bytes that a signing key takes in a set of keys
 
 
@@ -156,7 +155,7 @@ def mixed_round_costs(
                 received=clients * taken,
                 sent=clients * given,
                 seconds=clients * (rates.mix + layer),
-                memory=min(_PIECE_BYTES, clients * taken) + clients * _KEY_MEMORY,
+                memory=min(1 << 25, clients * taken) + clients * _KEY_MEMORY,
             )
             for taken, given in zip(got, layers[1:], strict=True)
         ),

@@ -280,28 +280,6 @@ def _pair_rdp(pair: Callable[..., ClonePair], *, orders: Vector, local_epsilon: 
     return pair(local_epsilon=local_epsilon, cohort=cohort).rdp(orders)
 
 
-def _second_shuffle_rdp(*, orders: Vector, **shuffle: Any) -> Vector:
-    """Stated from order 2; below, its value at 2 is valid, as divergences never decrease with the order."""
-    return divergences.second_shuffle_rdp(orders=orders.clip(2.0), **shuffle)
-
-
-def _generic_blanket_bound(
-    inequality: shuffles.Inequality, *, local_epsilon: float, cohort: int, delta: float
-) -> float:
-    return shuffles.blanket_bound(
-        inequality=inequality,
-        variable_at=partial(shuffles.generic_variable, local_epsilon=local_epsilon),
-        local_epsilon=local_epsilon,
-        cohort=cohort,
-        delta=delta,
-    )
-
-
-def _erlingsson_bound(*, delta: float, **shuffle: Any) -> float:
-    """Stated up to a δ. An (ε, δ) guarantee holds for every larger δ: above, its value there is valid."""
-    return shuffles.erlingsson_bound(delta=min(delta, shuffles.LARGEST_DELTA), **shuffle)
-
-
 _ERRATUM = (
     "the paper's erratum withdraws it for adaptive randomizers; here Claims 2 and 6 of "
     "docs/proofs/accounting.md carry it"
@@ -331,7 +309,7 @@ PUBLISHED_BOUNDS: tuple[PublishedBound, ...] = (
         note=_DISCRETE,
     ),
     _renyi("shuffle RDP, first bound", f"{_CCS} 5.3.1", divergences.first_shuffle_rdp, note=_DISCRETE),
-    _renyi("shuffle RDP, second bound", f"{_CCS} 5.3.2", _second_shuffle_rdp, note=_DISCRETE),
+    _renyi("shuffle RDP, second bound", f"{_CCS} 5.3.2", divergences.second_shuffle_rdp, note=_DISCRETE),
     _renyi(
         "shuffle RDP, Poisson sampling",
         f"{_CCS} 5.3.1",
@@ -368,7 +346,7 @@ PUBLISHED_BOUNDS: tuple[PublishedBound, ...] = (
         _points(
             f"privacy blanket, {name}",
             "Balle et al. 2019, generic blanket",
-            partial(_generic_blanket_bound, inequality),
+            partial(shuffles.blanket_bound, inequality=inequality),
         )
         for name, inequality in (("Bennett", shuffles.bennett), ("Hoeffding", shuffles.hoeffding))
     ),
@@ -378,7 +356,12 @@ PUBLISHED_BOUNDS: tuple[PublishedBound, ...] = (
         shuffles.check_in_shuffle_bound,
         adaptive=True,
     ),
-    _points("amplification by shuffling", "Erlingsson et al. 2019, Thm 7", _erlingsson_bound, adaptive=True),
+    _points(
+        "amplification by shuffling",
+        "Erlingsson et al. 2019, Thm 7",
+        shuffles.erlingsson_bound,
+        adaptive=True,
+    ),
     _renyi(
         "amplification by shuffling, RDP",
         "Erlingsson et al. 2019, Remark 1",

@@ -27,7 +27,6 @@ from shuffle_plugins.accounting.pairs.clones import binary_pair
 from shuffle_plugins.core import checks
 
 _ROUNDING = 1e-9  # relative; gammaln and log_sum stay below it up to order 1e5 and cohort 1e9
-_LARGEST_LOCAL_EPSILON = 300.0  # e^2ε0 still fits a double
 
 
 # -- one shuffle ---------------------------------------------------------------------------------------------
@@ -66,9 +65,10 @@ def second_shuffle_rdp(
 
         ε(α) ≤ log(exp(α²(e^ε0 − 1)²/n̄) + exp(ε0·α − c²(n − 1)/(2e^ε0))) / (α − 1)
 
-    2e^ε0 to 4e^ε0 times the first. Real α ≥ 2: the theorem says α > 1, the statement proved (5.3.6) α ≥ 2.
+    2e^ε0 to 4e^ε0 times the first. The theorem says α > 1, the statement proved (5.3.6) α ≥ 2: below, its
+    value at 2 is valid, as divergences never decrease with the order.
     """
-    alpha = _check(orders, local_epsilon, cohort, smallest=2.0, split=split)
+    alpha = _check(orders, local_epsilon, cohort, split=split).clip(2.0)
     best = np.full(alpha.shape, math.inf)
     for index, order in enumerate(alpha.tolist()):
         second = 2 * math.log(order) + 2 * _log_expm1(local_epsilon)
@@ -424,7 +424,7 @@ def _check(
     alpha = real_orders(orders)
     if alpha.size == 0 or np.any(alpha < smallest):
         raise ValueError(f"orders must be at least {smallest:g}, one or more, got {orders!r}")
-    checks.number("local_epsilon", local_epsilon, above=0, at_most=_LARGEST_LOCAL_EPSILON)
+    checks.number("local_epsilon", local_epsilon, above=0, at_most=300.0)  # e^2ε0 still fits a double
     checks.whole("cohort", cohort)
     if split is not None:
         checks.number("split", split, above=0, below=1)

@@ -31,8 +31,6 @@ from shuffle_plugins.core import checks
 _ROUNDING = 1e-9
 _LARGEST_LOCAL_EPSILON = 100.0  # e^3ε0 still fits a double
 _LARGEST_STEP = 300.0  # ε0 of a step, up to which e^ε0 does
-LARGEST_DELTA = 0.01
-"""δ up to which Theorem 7 of Erlingsson et al. is stated."""
 
 
 # -- clones --------------------------------------------------------------------------------------------------
@@ -360,7 +358,7 @@ def bennett(variable: AmplificationVariable, cohort: int) -> float:
 def blanket_bound(
     *,
     inequality: Inequality,
-    variable_at: VariableAt,
+    variable_at: VariableAt | None = None,
     local_epsilon: float,
     cohort: int,
     delta: float,
@@ -370,10 +368,12 @@ def blanket_bound(
     For every ε0-LDP randomizer Bennett's is 3.6 to 5 times the binary blanket pair (ε0 = 0.5…2,
     n = 10⁴…10⁶) and gives nothing where e^−ε0·n is small; Hoeffding's is better at small ε0 and useless at
     large. For 10-ary response and for Laplace's mechanism Bennett's is 12 to 23 % above their own exact
-    blanket (ε0 = 0.5…4, n = 10⁴…10⁶). ``variable_at`` gives L as a function of ε in [0, ε0).
+    blanket (ε0 = 0.5…4, n = 10⁴…10⁶). ``variable_at`` gives L as a function of ε in [0, ε0); by default
+    the generic one.
     """
     _check(local_epsilon, cohort, delta)
     _check_point(0.0, local_epsilon)
+    variable_at = variable_at or partial(generic_variable, local_epsilon=local_epsilon)
     largest, smallest = local_epsilon * (1 - 1e-9), local_epsilon * 1e-12
 
     def excess(epsilon: float) -> float:
@@ -436,15 +436,14 @@ def _of_steps(spread: float, delta: float) -> float:
 def erlingsson_bound(*, local_epsilon: float, cohort: int, delta: float) -> float:
     r"""Erlingsson et al. 2019, Theorem 7: ε = 12·ε0·√(log(1/δ)/n) for ε0 ≤ 1/2, n ≥ 1000, δ ≤ 1/100.
 
-    Randomizers may be chosen adaptively along the permutation. 12 times the binary blanket pair's ε at
-    ε0 = 0.5 and n = 10⁴…10⁶, 15 times at ε0 = 0.1. It may exceed ε0.
+    What holds at 1/100 holds for every larger δ. Randomizers may be chosen adaptively along the permutation.
+    12 times the binary blanket pair's ε at ε0 = 0.5 and n = 10⁴…10⁶, 15 times at ε0 = 0.1; it may exceed ε0.
     """
     if not 0 < local_epsilon <= 0.5:
         raise ValueError(f"Theorem 7 needs local_epsilon in (0, 1/2], got {local_epsilon!r}")
     if cohort < 1000:
         raise ValueError(f"Theorem 7 needs at least 1000 reports, got {cohort!r}")
-    if not 0 < delta <= LARGEST_DELTA:
-        raise ValueError(f"Theorem 7 needs delta in (0, 1/100], got {delta!r}")
+    delta = min(checks.number("delta", delta, above=0, at_most=1), 0.01)
     return 12 * local_epsilon * math.sqrt(math.log(1 / delta) / cohort)
 
 

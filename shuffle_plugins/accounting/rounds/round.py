@@ -41,8 +41,6 @@ from shuffle_plugins.core.ranges import Flag, LocalEpsilon, Ranged, in_range, on
 
 _SeenBy = Annotated[Adversary, lambda _, value: round_adversary(value)]
 _KINDS: dict[str, type[Round]] = {}
-_FORGOTTEN = 1e-6  # of mass: so much is no roundoff, but a part of a law that was left out
-_SUMMATION = 1e-12  # of mass: masses are known to 2**-40 each, relative, so honest ones may lack as much
 _cached = lru_cache(maxsize=8192)  # histories of some thousand distinct rounds are asked about time and again
 
 
@@ -326,13 +324,15 @@ def upper_losses(each: Round, resolution: Resolution) -> PrivacyLossDistribution
     gap = 0.0
     for side, masses in sides.items():
         mass = float(masses.sum())
-        if not (found.missing >= 0 and mass + found.missing >= 1 - _FORGOTTEN):
+        # So much is no roundoff, but a part of the law that was left out.
+        if not (found.missing >= 0 and mass + found.missing >= 1 - 1e-6):
             raise ValueError(
                 f"upper_losses of a {name} have {side} mass {mass!r} and missing={found.missing!r}: "
                 "together they must be one; what is left out is charged to δ and belongs to missing"
             )
         gap = max(gap, 1 - mass - found.missing)
-    return replace(found, missing=found.missing + gap) if gap > _SUMMATION else found
+    # Masses are known to 2**-40 each, relative, so honest ones may lack as much.
+    return replace(found, missing=found.missing + gap) if gap > 1e-12 else found
 
 
 @_cached
