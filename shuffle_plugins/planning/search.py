@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 
 from shuffle_plugins.accounting import (
     Adversary,
@@ -170,7 +171,6 @@ class _Search:
     infeasible: set[tuple[str, int, int]] = field(default_factory=set)
     expected: int = 0
     _solved: list[PlanRow] = field(default_factory=list)
-    _accountants: dict[tuple[str, Blanket, int, int], ShuffleAccountant] = field(default_factory=dict)
 
     # -- one combination ------------------------------------------------------------------------------------
 
@@ -197,13 +197,12 @@ class _Search:
         return self.rows.get(key)
 
     def solve(self, mechanism: str, cohort: int, num_steps: int) -> PlanRow | None:
+        @cache
         def accountant(local_epsilon: float) -> ShuffleAccountant:
             blanket = registry.blanket(mechanism, local_epsilon=local_epsilon, dim=self.asked.dim)
-            known = (mechanism, blanket, cohort, num_steps)
-            if known not in self._accountants:
-                self._accountants[known] = ShuffleAccountant(method=self.asked.method)
-                self._accountants[known].step(self._round(mechanism, blanket, cohort), num_steps=num_steps)
-            return self._accountants[known]
+            found = ShuffleAccountant(method=self.asked.method)
+            found.step(self._round(mechanism, blanket, cohort), num_steps=num_steps)
+            return found
 
         start, slope = self._guess(mechanism, cohort, num_steps)
         level = largest_within(
