@@ -17,7 +17,6 @@ from shuffle_plugins.accounting import (
     calibrate_num_steps,
 )
 from shuffle_plugins.accounting.pairs.clones import ClonePair
-from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.oracles import ideal_subset_selection
 
 
@@ -49,9 +48,8 @@ def test_small_weights_are_not_taken_for_one(
 @pytest.mark.parametrize("local_epsilon", [16.75, 17.25, 20.25, 40.0, 165.0, 500.0])
 @pytest.mark.parametrize("mechanism", ["hadamard-response", "oue", "local-hashing", "rappor", "k-rr"])
 def test_loud_oracles_have_an_answer(mechanism: str, local_epsilon: float) -> None:
-    blanket = registry.blanket(mechanism, local_epsilon=local_epsilon, dim=20)
     for population in (1, 1000):
-        loud = shuffled(local_epsilon, population, population, mechanism=mechanism, blanket=blanket)
+        loud = shuffled(local_epsilon, population, population, mechanism=mechanism, dim=20)
         interval = accountant_of((loud, 1)).epsilon(1e-6)
         assert 0 <= interval.lower <= interval.upper <= local_epsilon
 
@@ -116,8 +114,7 @@ def test_one_loud_client_has_no_clone(local_epsilon: float) -> None:
 
 @pytest.mark.parametrize("steps", [1, 10**6])
 def test_rare_passive_slots_of_a_huge_population_take_no_memory(steps: int) -> None:
-    blanket = registry.blanket("k-rr", local_epsilon=8.0, dim=3)
-    shuffle_round = shuffled(8.0, 10**9, 10**5, mechanism="k-rr", blanket=blanket)
+    shuffle_round = shuffled(8.0, 10**9, 10**5, mechanism="k-rr", dim=3)
     interval = accountant_of((shuffle_round, steps)).epsilon(1e-12)
     assert 0 < interval.lower <= interval.upper <= 1.002 * interval.lower
 
@@ -154,8 +151,7 @@ def gaussian_delta(mu: mpmath.mpf, epsilon: float) -> mpmath.mpf:
 def test_losses_below_the_spacing_of_floats_add_up(
     local_epsilon: float, population: int, steps: int, delta: float
 ) -> None:
-    blanket = registry.blanket("k-rr", local_epsilon=local_epsilon, dim=3)
-    everybody = shuffled(local_epsilon, population, population, mechanism="k-rr", blanket=blanket)
+    everybody = shuffled(local_epsilon, population, population, mechanism="k-rr", dim=3)
     accountant = accountant_of((everybody, steps))
     with mpmath.workdps(50):
         # Everybody else holds the third value: the variance of a loss is 2·((e − 1)·c)²/(c·n), c = 1/(e + 2).
@@ -174,9 +170,8 @@ def test_losses_below_the_spacing_of_floats_add_up(
 def test_a_lower_end_of_tiny_losses_is_no_rounding_error() -> None:
     """Losses of 1e-13 were read off differences of masses near one; over many rounds that added up."""
     local_epsilon, population, cohort, steps, delta = 7e-6, 5_575_509_649, 8476.0, 1000, 1.79e-18
-    blanket = registry.blanket("limited-hadamard", local_epsilon=local_epsilon, dim=50)
     shuffle_round = shuffled(
-        local_epsilon, population, cohort, mechanism="limited-hadamard", blanket=blanket, sampling="poisson"
+        local_epsilon, population, cohort, mechanism="limited-hadamard", dim=50, sampling="poisson"
     )
     found = accountant_of((shuffle_round, steps)).epsilon(delta)
     # The sum of many small losses is as good as Gaussian, of this deviation: half of the reports tell.
@@ -207,15 +202,8 @@ def test_a_lower_end_of_very_many_reports_has_no_more_mass_than_one() -> None:
 @pytest.mark.parametrize(
     "shuffle_round",
     [
-        ShuffleRound(  # sums whose short forms would need a Gaussian of no width
-            local_epsilon=3.3e-6,
-            population=18,
-            cohort=1,
-            sampling="poisson",
-            mechanism="l1-hadamard",
-            blanket=registry.blanket("l1-hadamard", local_epsilon=3.3e-6, dim=64),
-            channel_fixed=True,
-        ),
+        # Sums whose short forms would need a Gaussian of no width.
+        shuffled(3.3e-6, 18, 1, sampling="poisson", mechanism="l1-hadamard", dim=64),
         GaussianReportsRound(  # little noise, of which the analysis says nothing at some losses
             local_epsilon=20.0,
             local_delta=1e-12,
