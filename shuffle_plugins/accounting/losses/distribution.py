@@ -32,9 +32,8 @@ class Resolution:
 
 
 FINE = Resolution(tolerance=5e-4, cells=32)
-SINGLE = Resolution(tolerance=5e-5, cells=160)
 COARSE = Resolution(tolerance=6e-3, cells=16)
-"""Resolutions of a short history, of one round that ``resolves_alone``, and of a history of many kinds."""
+"""Resolutions of a short history, and of one of many kinds of rounds."""
 
 RATIO_ERROR = 2.0**-50
 """How far a loss can be off that was read off two masses: eight roundings of numbers near one."""
