@@ -544,7 +544,7 @@ class BothDirections:
         """The history, and the same reversed if that is another one."""
         for history in self._histories:
             yield LossComposition(rounds, steps, history=history)
-            if history.total.symmetric:
+            if not history.total.directed:
                 break
 
 
