@@ -496,7 +496,11 @@ def test_many_kinds_of_rounds_cost_the_same_whenever_it_is_asked() -> None:
             asked = pickle.loads(pickle.dumps(copy.deepcopy(asked)))
     restored = ShuffleAccountant()
     restored.load_state_dict(asked.state_dict())
-    assert asked.epsilon(delta) == silent.epsilon(delta) == restored.epsilon(delta)
+    expected = silent.epsilon(delta)
+    for each in (asked, restored):  # what was folded in another order is off by roundoff
+        found = each.epsilon(delta)
+        ends = pytest.approx((expected.lower, expected.upper), rel=1e-12)
+        assert (found.lower, found.upper) == ends
     found = asked.epsilon(delta)
     assert asked.delta(found.upper).upper == pytest.approx(delta, rel=1e-3)
 
@@ -524,14 +528,14 @@ def test_a_growing_history_is_bounded_as_one_composed_at_once(delta: float) -> N
 def test_a_question_after_every_round_starts_from_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Transforms taken for all questions, to each round: as many where there are twice the rounds."""
     taken = 0
-    include = Spectrum.include
+    including = Spectrum.including
 
-    def counted(self: Spectrum, *arguments: Any, **keywords: Any) -> None:
+    def counted(self: Spectrum, *arguments: Any, **keywords: Any) -> Spectrum:
         nonlocal taken
         taken += 1
-        include(self, *arguments, **keywords)
+        return including(self, *arguments, **keywords)
 
-    monkeypatch.setattr(Spectrum, "include", counted)
+    monkeypatch.setattr(Spectrum, "including", counted)
     accountant = ShuffleAccountant()
     shares = []
     for i in range(72):

@@ -13,10 +13,10 @@ Wutschitz 2021; pessimistic rounding, Doroshenko et al. 2022.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from copy import copy
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -30,6 +30,8 @@ from shuffle_plugins.accounting.numerics.grid import Floats, merge_to_grid, spre
 
 Entry = TypeVar("Entry")
 """What a history is made of, such as rounds; equal entries have the same losses."""
+
+Kept = TypeVar("Kept")
 
 _SIGMAS = 9.0  # tilted deviations on either side of a window; what lies outside is bounded, not ignored
 _MOST_GRID = 1 << 23  # points of the largest transform: its arrays take some hundred megabytes
@@ -50,6 +52,7 @@ class _Sums(NamedTuple):
     variance: float = 0.0
     missing: float = 0.0
     pure: float = 0.0  # the largest losses together
+    depth: float = 0.0  # the smallest ones together, negated
     log_largest: float = 0.0  # log P mass of the largest losses together, and those next to nothing below
     loss_error: float = 0.0
     mass_error: float = 0.0
@@ -66,6 +69,7 @@ class _Sums(NamedTuple):
             law.deviation**2,
             law.missing,
             float(law.loss[-1]),
+            -float(law.loss[0]),
             math.log(largest),
             law.loss_error,
             law.mass_error,
@@ -76,34 +80,33 @@ class _Sums(NamedTuple):
         )
 
     def joined(self, other: _Sums, steps: int) -> _Sums:
-        added = (_raised(mine, steps, its) for mine, its in zip(self[1:7], other[1:7], strict=True))
-        return _Sums(self.steps + steps, *added, *map(max, self[7:], other[7:]))
+        added = (_raised(mine, steps, its) for mine, its in zip(self[1:8], other[1:8], strict=True))
+        return _Sums(self.steps + steps, *added, *map(max, self[8:], other[8:]))
 
 
 class _GridLaw:
-    """P masses at consecutive grid points from ``first`` on, on the side that the law bounds from."""
+    """P masses of a law on a grid, on the side that it bounds from."""
 
     def __init__(self, law: PrivacyLossDistribution, cell: float, *, whole: bool) -> None:
         if law.kind == "upper":
             self.first, q = spread_to_grid(law.loss, law.q, cell=cell)
-            self.p = q * np.exp((self.first + np.arange(len(q))) * cell)
+            self._p = q * np.exp((self.first + np.arange(len(q))) * cell)
         else:
-            self.first, self.p = merge_to_grid(law.loss, law.p, law.q, cell=cell, whole=whole)
-        self.last = self.first + len(self.p) - 1
-        self._occupied = np.flatnonzero(self.p)
+            self.first, self._p = merge_to_grid(law.loss, law.p, law.q, cell=cell, whole=whole)
+        self._occupied = np.flatnonzero(self._p)
         self._loss = cell * (self.first + self._occupied).astype(np.float64)
         self._moments: dict[float, Floats] = {}
 
     def _tilted(self, tilt: float) -> tuple[Floats, float]:
         """Occupied points' masses under a tilt, which add up to 1, and log E[e^(tilt·L)]."""
         peak = tilt * float(self._loss[-1] if tilt > 0 else self._loss[0])
-        weight = self.p[self._occupied] * np.exp(tilt * self._loss - peak)
+        weight = self._p[self._occupied] * np.exp(tilt * self._loss - peak)
         total = float(weight.sum())
         return weight / total, math.log(total) + peak
 
     def tilted(self, tilt: float) -> Floats:
-        """All points' masses under a tilt."""
-        weight = np.zeros(len(self.p))
+        """Masses under a tilt at all points from ``first`` on."""
+        weight = np.zeros(len(self._p))
         weight[self._occupied] = self._tilted(tilt)[0]
         return weight
 
@@ -114,6 +117,21 @@ class _GridLaw:
             mean = (weight * self._loss).sum()
             self._moments[tilt] = np.array([value, mean, (weight * (self._loss - mean) ** 2).sum()])
         return self._moments[tilt]
+
+
+class _Law:
+    """A law of a history, what it adds to the sums, and the grids that it was put on last."""
+
+    def __init__(self, law: PrivacyLossDistribution, *, whole: bool) -> None:
+        self._law, self._whole, self.sums = law, whole, _Sums.of(law)
+        self._grids: dict[float, _GridLaw] = {}
+
+    def on(self, cell: float) -> _GridLaw:
+        if cell not in self._grids:
+            while len(self._grids) > 1:  # a question takes one; that of a round that is tried may be another
+                del self._grids[next(iter(self._grids))]
+            self._grids[cell] = _GridLaw(self._law, cell, whole=self._whole)
+        return self._grids[cell]
 
 
 class LossHistory(Generic[Entry]):
@@ -130,124 +148,94 @@ class LossHistory(Generic[Entry]):
 
     def __init__(self, law_of: Callable[[Entry], PrivacyLossDistribution], *, whole: bool = False) -> None:
         self._law_of, self._whole = law_of, whole
-        self._laws: dict[Entry, tuple[PrivacyLossDistribution, _Sums]] = {}
+        self._laws: dict[Entry, _Law] = {}
+        self.kind: BoundKind = "upper"
+        self.number = 0  # of times that the history was followed
+        self._restart()
+
+    def _restart(self) -> None:
         # All but the last round are folded into what is kept: of that one more steps may follow, or it was
         # only tried.
         self._rounds: list[Entry] = []
         self._steps: list[int] = []
-        self._folded = self.total = _Sums()
-        self._latest: list[tuple[Entry, int]] = []
-        self._grids: dict[float, _OnGrid] = {}
-        self.kind: BoundKind = "upper"
-        self.number = 0  # of times that the history was followed
+        self._folded: list[tuple[_Law, int]] = []
+        self._latest: list[tuple[_Law, int]] = []
+        self._sums = self.total = _Sums()
+        # By cell and tilt, and how many laws were folded into each.
+        self._moments: dict[Any, tuple[int, Floats]] = {}
+        self._spectra: dict[Any, tuple[int, Spectrum]] = {}
 
     def follow(self, rounds: list[Entry], steps: list[int]) -> _Sums:
         """Take over a history; faster if it begins with what is known."""
         known, last = len(self._rounds), len(rounds) - 1
         if self._rounds != rounds[:known] or self._steps != steps[:known]:
-            self._rounds, self._steps, self._folded, known = [], [], _Sums(), 0
-            for grid in self._grids.values():
-                grid.restart()
+            self._restart()
+            known = 0
         for each in rounds[known:]:
             if each not in self._laws:
                 law = self._law_of(each)
                 if self._laws and law.kind != self.kind:
                     raise ValueError("laws that bound from above and from below cannot be composed together")
-                self._laws[each], self.kind = (law, _Sums.of(law)), law.kind
-        _prune(self._laws, rounds)
-        for each, count in zip(rounds[known:last], steps[known:last], strict=True):
-            self._folded = self._folded.joined(self._laws[each][1], count)
+                self._laws[each], self.kind = _Law(law, whole=self._whole), law.kind
+        if len(self._laws) > 2 * len(rounds) + 64:  # many were only tried
+            self._laws = {each: self._laws[each] for each in rounds}
+        entries = [
+            (self._laws[each], count) for each, count in zip(rounds[known:], steps[known:], strict=True)
+        ]
+        more, self._latest = entries[: max(last - known, 0)], entries[max(last - known, 0) :]
+        self._sums = _joined(self._sums, more)
+        self.total = _joined(self._sums, self._latest)
         self._rounds += rounds[known:last]
         self._steps += steps[known:last]
-        self._latest = list(zip(rounds, steps, strict=True))[len(self._rounds) :]
-        self.total = self._folded
-        for each, count in self._latest:
-            self.total = self.total.joined(self._laws[each][1], count)
+        self._folded += more
         self.number += 1
         return self.total
 
-    def at_cell(self, cell: float) -> _OnGrid:
-        """The history on the grid of this cell."""
-        grid = self._grids.pop(cell, None) or _OnGrid()
-        self._grids[cell] = grid  # the latest is the last
-        while len(self._grids) > 2:  # a question takes one cell
-            del self._grids[next(iter(self._grids))]
-        known = len(grid.folded)
-        entries = [*zip(self._rounds[known:], self._steps[known:], strict=True), *self._latest]
-        for each, _ in entries:
-            if each not in grid.distinct:
-                grid.distinct[each] = _GridLaw(self._laws[each][0], cell, whole=self._whole)
-        laws = [(grid.distinct[each], count) for each, count in entries]
-        split = len(laws) - len(self._latest)
-        grid.follow(laws[:split], laws[split:])
-        _prune(grid.distinct, self._rounds)
-        return grid
+    def moments(self, cell: float, tilt: float) -> Floats:
+        """The sum of all rounds' moments on a grid under a tilt."""
 
+        def add(found: Floats, law: _Law, steps: int) -> Floats:
+            return found + steps * law.on(cell).moments(tilt)
 
-class _OnGrid:
-    """What is kept of a history on the grid of one cell."""
+        return self._carried(self._moments, (cell, tilt), np.zeros(3), add, most=512)
 
-    def __init__(self) -> None:
-        self.distinct: dict[Any, _GridLaw] = {}
-        self.restart()
-
-    def restart(self) -> None:
-        """Forget what was folded."""
-        self.folded: list[tuple[_GridLaw, int]] = []
-        self._latest: list[tuple[_GridLaw, int]] = []
-        self._ends = (0, 0, 0)
-        self._moments: dict[float, tuple[int, Floats]] = {}
-        self._spectra: dict[tuple[float, int], tuple[int, Spectrum]] = {}
-
-    def follow(self, more: list[tuple[_GridLaw, int]], latest: list[tuple[_GridLaw, int]]) -> None:
-        """Fold more rounds, and take over the latest."""
-        self.folded += more
-        self._latest = latest
-        self._ends = self._reached(more)
-
-    @property
-    def ends(self) -> tuple[int, int, int]:
-        """First and last grid point of all laws together, and the largest loss of one of them."""
-        return self._reached(self._latest)
-
-    def _reached(self, laws: list[tuple[_GridLaw, int]]) -> tuple[int, int, int]:
-        low, high, largest = self._ends
-        for law, steps in laws:
-            low, high = low + steps * law.first, high + steps * law.last
-            largest = max(largest, abs(law.first), abs(law.last))
-        return low, high, largest
-
-    def moments(self, tilt: float) -> Floats:
-        """The sum of all rounds' moments under a tilt."""
-        count, found = self._moments.get(tilt, (0, np.zeros(3)))
-        for law, steps in self._since(count):
-            found = found + steps * law.moments(tilt)
-        self._moments[tilt] = len(self.folded), found
-        for law, steps in self._latest:
-            found = found + steps * law.moments(tilt)
-        return found
-
-    def _since(self, count: int) -> Sequence[tuple[_GridLaw, int]]:
-        """Different laws folded since then, and their steps."""
-        if len(self.folded) - count < 2:
-            return self.folded[count:]
-        counts: Counter[_GridLaw] = Counter()
-        for law, steps in self.folded[count:]:
-            counts[law] += steps
-        return list(counts.items())
-
-    def spectrum(self, tilt: float, size: int) -> Spectrum:
+    def spectrum(self, cell: float, tilt: float, size: int) -> Spectrum:
         """The product of all rounds' tilted transforms."""
-        count, found = self._spectra.pop((tilt, size), (0, Spectrum(size)))
-        for law, steps in self._since(count):
-            found.include(law.tilted(tilt), first=law.first, step=steps)
-        self._spectra[tilt, size] = len(self.folded), found
-        if len(self._spectra) > 8:  # a question takes one or two
-            del self._spectra[next(iter(self._spectra))]
-        found = copy(found)
+
+        def include(found: Spectrum, law: _Law, steps: int) -> Spectrum:
+            grid = law.on(cell)
+            return found.including(grid.tilted(tilt), first=grid.first, step=steps)
+
+        return self._carried(self._spectra, (cell, tilt, size), Spectrum.of_nothing(size), include, most=8)
+
+    def _carried(
+        self,
+        kept: dict[Any, tuple[int, Kept]],
+        key: Any,
+        start: Kept,
+        add: Callable[[Kept, _Law, int], Kept],
+        *,
+        most: int,
+    ) -> Kept:
+        """What is kept, gone on to all that is folded and kept again, and the latest round added."""
+        count, found = kept.pop(key, (0, start))
+        counts: Counter[_Law] = Counter()
+        for law, steps in self._folded[count:]:
+            counts[law] += steps
+        for law, steps in counts.items():
+            found = add(found, law, steps)
+        kept[key] = len(self._folded), found  # the latest is the last
+        if len(kept) > most:
+            del kept[next(iter(kept))]
         for law, steps in self._latest:
-            found.include(law.tilted(tilt), first=law.first, step=steps)
+            found = add(found, law, steps)
         return found
+
+
+def _joined(sums: _Sums, laws: list[tuple[_Law, int]]) -> _Sums:
+    for law, steps in laws:
+        sums = sums.joined(law.sums, steps)
+    return sums
 
 
 class LossComposition:
@@ -292,12 +280,15 @@ class LossComposition:
         self._windows: dict[float, Window] = {}
         self._moments: dict[float, Floats] = {}
         if self._exact is None:
-            self._cell = self._chosen_cell(laws if history is None else None)
-            self._grid = self._history.at_cell(self._cell)
-            low, high, largest = self._grid.ends
-            self._smallest, self._largest = self._cell * low, self._cell * high
-            self._largest_step = self._cell * largest
-            self._most_tilt = _rung_below(min(_LARGEST_EXPONENT / self._largest_step, 2.0 / self._cell))
+            self._cell = cell = self._chosen_cell(laws if history is None else None)
+            # On the grid each loss is moved by less than two cells.
+            self._smallest, self._largest = (
+                -sums.depth - 2 * cell * sums.steps,
+                sums.pure + 2 * cell * sums.steps,
+            )
+            self._largest_step = sums.farthest + 2 * cell
+            most = math.log2(min(_LARGEST_EXPONENT / self._largest_step, 2.0 / cell))
+            self._ladder = range(math.floor(_RUNGS * most) - 127, math.floor(_RUNGS * most) + 1)
 
     def _chosen_cell(self, laws: Sequence[PrivacyLossDistribution] | None) -> float:
         """The cell of the grid; of laws that are composed once, their likeliest loss is on it, unrounded."""
@@ -309,7 +300,7 @@ class LossComposition:
             wanted = max(wanted, min((2 if laws[0].condensed else 32) * wanted, cheap))
         cell = max(self._deviation / min(wanted, affordable), 1e-4 * sums.span) / root
         if laws is None:
-            cell = _rung_below(cell)
+            cell = _rung(_place(cell))
         else:
             leading = max(laws, key=lambda law: law.deviation)
             likeliest = abs(float(leading.loss[np.argmax(leading.p)]))
@@ -350,7 +341,7 @@ class LossComposition:
             found = tighter(found, window.epsilon(target))
             if window.is_close(found, target) or abs(found - before) <= 1e-5 * before:
                 break
-            tilt = self._tilt_for_epsilon(min(found, self._largest))
+            tilt = self._tilt_for_epsilon(min(found, pure))
         if found <= 0 and not upper:
             found = self._window(0.0).epsilon(target)
         return found
@@ -382,7 +373,7 @@ class LossComposition:
 
     def _read_windows(self, epsilons: Floats, found: Floats) -> None:
         """Write δ at each ε, but for missing mass; 0 is right beyond the largest loss."""
-        start, stop = 0, int(np.searchsorted(epsilons, min(self._largest, self._sums.pure), side="left"))
+        start, stop = 0, int(np.searchsorted(epsilons, self._sums.pure, side="left"))
         while start < stop:
             tilt = self._tilt_for_epsilon(float(epsilons[start]))
             reach = float(epsilons[start]) + math.sqrt(self._cumulant(tilt)[2])
@@ -409,7 +400,7 @@ class LossComposition:
         if self._history.number != self._number:
             raise RuntimeError("the history went on; compose it anew")
         if tilt not in self._moments:
-            self._moments[tilt] = self._grid.moments(tilt)
+            self._moments[tilt] = self._history.moments(self._cell, tilt)
         return self._moments[tilt]
 
     def _exponent(self, tilt: float, epsilon: float) -> float:
@@ -424,10 +415,9 @@ class LossComposition:
             return bool(tilt * mean - value >= -math.log(delta))
 
         best = self._lowest(enough)
-        tilts = [tilt for tilt in (best / _rung(1), best) if tilt > 0]
-        if not tilts:
+        if not best:
             return float(self._cumulant(0.0)[1]), 0.0
-        return min(((self._cumulant(tilt)[0] - math.log(delta)) / tilt, tilt) for tilt in tilts)
+        return min(((self._cumulant(t)[0] - math.log(delta)) / t, t) for t in (_rung_below(best), best))
 
     def _tilt_for_epsilon(self, epsilon: float) -> float:
         best = self._lowest(lambda tilt: bool(self._cumulant(tilt)[1] >= epsilon))
@@ -438,32 +428,26 @@ class LossComposition:
         most = self._exponent(best, epsilon) + room
         if most >= 0:
             return 0.0
-        while self._exponent(best / _rung(1), epsilon) <= most:
-            best /= _rung(1)
+        while self._exponent(_rung_below(best), epsilon) <= most:
+            best = _rung_below(best)
         return best
 
     def _lowest(self, reached: Callable[[float], bool]) -> float:
         """The lowest rung that has reached what all higher ones have; the largest if none has."""
-        most = round(_RUNGS * math.log2(self._most_tilt))
         if reached(0.0):
             return 0.0
-        # Most answers are a few doublings above the inverse of the deviation.
-        low = min(-math.ceil(_RUNGS * math.log2(self._deviation)), most - _RUNGS)
-        while reached(_rung(low)):
-            low -= _RUNGS
-        while low < most and not reached(_rung(min(low + _RUNGS, most))):
-            low += _RUNGS
-        rungs = range(low + 1, min(low + _RUNGS, most) + 1)
-        return _rung(next((rung for rung in rungs if reached(_rung(rung))), most))
+        at = bisect_left(self._ladder, True, key=lambda rung: reached(_rung(rung)))
+        return _rung(self._ladder[min(at, len(self._ladder) - 1)])
 
     def _window(self, tilt: float) -> Window:
         """The window at this tilt or, if it had too many points, at the next rung whose window has not.
 
         Losses that are rarely far larger than all others widen the law at once where a tilt reaches them.
         """
-        for rungs in range(_RUNGS):
+        for _ in range(_RUNGS if tilt else 0):
             with suppress(ArithmeticError):
-                return self._window_at(tilt * 2.0 ** (-rungs / _RUNGS))
+                return self._window_at(tilt)
+            tilt = _rung_below(tilt)
         return self._window_at(0.0)
 
     def _window_at(self, tilt: float) -> Window:
@@ -481,7 +465,7 @@ class LossComposition:
                 f"{_MOST_GRID}; ask for fewer steps or less different rounds at once"
             )
         origin = math.floor(centre / cell) - size // 2
-        spectrum = self._grid.spectrum(tilt, size)
+        spectrum = self._history.spectrum(cell, tilt, size)
         self._windows[tilt] = Window(
             loss=np.asarray((origin + np.arange(size)) * cell, dtype=np.float64),
             mass=spectrum.masses(origin=origin),
@@ -515,57 +499,62 @@ class LossComposition:
         best = 0.0
         for strength in (81.0, 60.0, 40.0, 120.0, 25.0, 240.0, 12.0, 6.0):
             moved = min(max(tilt + strength / reach, -limit), limit)
-            moved = math.copysign(_rung_below(abs(moved)), moved) if moved else 0.0
+            moved = math.copysign(_rung(_place(abs(moved))), moved) if moved else 0.0
             best = min(best, float(self._cumulant(moved)[0]) - cumulant - (moved - tilt) * edge)
             if best < 1.5 * math.log(_NEGLIGIBLE_OUTSIDE):
                 break
         return math.exp(best)
 
 
+@dataclass(frozen=True, slots=True)
 class Spectrum:
     """The transform of a composition at half of the frequencies (the rest is conjugate), with its error.
 
-    Args:
-        size: number of points.
-
     Attributes:
+        size: number of points.
+        shift: grid point of the composition's first mass.
         left: the frequencies that have not died out. None comes back, as factors are at most one.
         product: of the transforms of all laws composed, at these.
         relative_error: of each entry; without meaning where a transform has died out.
         log_bound: log of how large each entry can be at most.
-        shift: grid point of the composition's first mass.
     """
 
-    def __init__(self, size: int) -> None:
-        self.size, self.shift, points = size, 0, size // 2 + 1
-        self.left = np.arange(points)
-        self.product = np.ones(points, dtype=np.complex128)
-        self.relative_error, self.log_bound = np.zeros(points), np.zeros(points)
+    size: int
+    shift: int
+    left: npt.NDArray[np.int64]
+    product: npt.NDArray[np.complex128]
+    relative_error: Floats
+    log_bound: Floats
+
+    @classmethod
+    def of_nothing(cls, size: int) -> Spectrum:
+        """The transform of no rounds at all: what :meth:`including` begins with."""
+        left = np.arange(size // 2 + 1)
+        return cls(size, 0, left, np.ones(len(left), dtype=np.complex128), *np.zeros((2, len(left))))
 
     @property
     def rounding(self) -> float:
         """How far an entry of the transform of masses that add up to 1 can be off."""
         return 4 * (math.log2(self.size) + 4) * _UNIT_ROUNDOFF
 
-    def include(self, weight: Floats, *, first: int, step: int) -> None:
-        """Compose with ``step`` times a law: its masses from grid point ``first`` on, which add up to 1."""
+    def including(self, weight: Floats, *, first: int, step: int) -> Spectrum:
+        """Composed with ``step`` times a law: its masses from grid point ``first`` on, which add up to 1."""
         if len(weight) > self.size:
             weight = tally(np.arange(len(weight)) % self.size, weight, self.size)
-        transform = fft.rfft(weight, n=self.size)
-        transform = transform if len(self.left) == len(transform) else transform[self.left]
-        magnitude, rounding = np.abs(transform), self.rounding
-        # Arrays are made anew: a copy of this spectrum shares the old ones.
-        self.log_bound = self.log_bound + step * np.log(magnitude + rounding)
-        relative = rounding / np.maximum(magnitude, 1e-300) + 8 * _UNIT_ROUNDOFF
-        self.relative_error = self.relative_error + step * relative
-        product = self.product
-        left = self.log_bound > _NO_FLOAT
-        if not left.all():
-            self.left, product, transform = self.left[left], product[left], transform[left]
-            self.log_bound, self.relative_error = self.log_bound[left], self.relative_error[left]
+        transform = fft.rfft(weight, n=self.size)[self.left]
+        magnitude = np.abs(transform)
+        bound = self.log_bound + step * np.log(magnitude + self.rounding)
+        relative = self.rounding / np.maximum(magnitude, 1e-300) + 8 * _UNIT_ROUNDOFF
+        kept = bound > _NO_FLOAT
         with np.errstate(under="ignore"):
-            self.product = product * _power(transform, step)
-        self.shift += step * first
+            return Spectrum(
+                self.size,
+                self.shift + step * first,
+                self.left[kept],
+                self.product[kept] * _power(transform[kept], step),
+                (self.relative_error + step * relative)[kept],
+                bound[kept],
+            )
 
     def masses(self, *, origin: int) -> Floats:
         """The composition's masses from a grid point on, to which all others are folded; none below zero."""
@@ -728,20 +717,20 @@ def _power(spectrum: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[n
 
 
 def _raised(total: float, steps: int, each: float) -> float:
-    """``total + steps·each``, rounded up."""
+    """``total + steps·each``, rounded up; what adds nothing leaves it."""
+    if not each:
+        return total
     return math.nextafter(total + math.nextafter(steps * each, math.inf), math.inf)
 
 
-def _prune(known: dict[Any, Any], rounds: Sequence[Any]) -> None:
-    """Forget rounds that were only tried once they are many."""
-    if len(known) > 2 * len(rounds) + 64:
-        for each in known.keys() - set(rounds):
-            del known[each]
+def _rung(place: int) -> float:
+    return math.pow(2.0, place / _RUNGS)
 
 
-def _rung(number: int) -> float:
-    return math.pow(2.0, number / _RUNGS)
+def _place(value: float) -> int:
+    """Of the highest rung that is at most ``value``."""
+    return math.floor(_RUNGS * math.log2(value))
 
 
-def _rung_below(value: float) -> float:
-    return _rung(math.floor(_RUNGS * math.log2(value)))
+def _rung_below(rung: float) -> float:
+    return _rung(round(_RUNGS * math.log2(rung)) - 1)

@@ -453,25 +453,19 @@ def test_a_history_that_was_replaced_is_composed_anew() -> None:
         assert found == LossComposition(rounds, steps[: len(rounds)], history=LossHistory(law)).epsilon(1e-5)
 
 
-def test_many_laws_at_once_have_the_transform_that_they_have_one_by_one() -> None:
+def test_many_laws_have_the_transform_that_they_have_one_by_one() -> None:
     chances = np.random.default_rng(1).uniform(0.1, 0.9, size=(200, 1))
     weights = stats.binom.pmf(np.arange(12), 11, chances)
     weights /= weights.sum(axis=1, keepdims=True)
-    steps = np.where(np.arange(200) % 3, 1.0, 4.0)
+    steps = np.where(np.arange(200) % 3, 1, 4)
     exact = np.exp(steps @ np.log(fft.fft(weights.astype(np.clongdouble), n=1024)[:, :513]))
-    one_by_one, at_once = pld.Spectrum.of_nothing(1024), pld.Spectrum.of_nothing(1024)
-    for place, (weight, step) in enumerate(zip(weights, steps, strict=True)):
-        one_by_one.include(weight, first=5, step=int(step))
-        if place < 40:
-            at_once.include(weight, first=5, step=int(step))
-    assert 0 < len(at_once.left) < 513
-    at_once.include_all(weights[40:], first=5, steps=steps[40:])
-    assert at_once.shift == one_by_one.shift
-    for found in (one_by_one, at_once):
-        assert abs(found.product - exact).sum() <= found.noise() < 1e-9
-    known = one_by_one.left
-    assert np.array_equal(at_once.left, known)
-    np.testing.assert_allclose(at_once.log_bound[known], one_by_one.log_bound[known], rtol=1e-9, atol=1e-11)
+    found = pld.Spectrum.of_nothing(1024)
+    for weight, step in zip(weights, steps.tolist(), strict=True):
+        found = found.including(weight, first=5, step=step)
+    assert found.shift == 5 * steps.sum()
+    assert 0 < len(found.left) < 513
+    gone = np.setdiff1d(np.arange(513), found.left)
+    assert abs(found.product - exact[found.left]).sum() + abs(exact[gone]).sum() <= found.noise() < 1e-9
 
 
 def two_outcomes(kind: BoundKind, **errors: float) -> PrivacyLossDistribution:
@@ -605,7 +599,7 @@ def test_the_noise_of_a_transform_is_what_the_proof_says() -> None:
     for more in (0, 2_000):
         spectrum = pld.Spectrum.of_nothing(size)
         for weight, step in laws:
-            spectrum.include(weight, first=-1, step=step + more)
+            spectrum = spectrum.including(weight, first=-1, step=step + more)
         assert spectrum.shift == -sum(step + more for _, step in laws)
         error = total = 0.0
         for frequency in range(size // 2 + 1):
