@@ -79,9 +79,13 @@ class _Sums(NamedTuple):
             directed=not law.symmetric,
         )
 
-    def joined(self, other: _Sums, steps: int) -> _Sums:
-        added = (_raised(mine, steps, its) for mine, its in zip(self[1:8], other[1:8], strict=True))
-        return _Sums(self.steps + steps, *added, *map(max, self[8:], other[8:]))
+    def joined(self, laws: list[tuple[_Law, int]]) -> _Sums:
+        found = self
+        for law, steps in laws:
+            its = law.sums
+            added = (_raised(mine, steps, more) for mine, more in zip(found[1:8], its[1:8], strict=True))
+            found = _Sums(found.steps + steps, *added, *map(max, found[8:], its[8:]))
+        return found
 
 
 class _GridLaw:
@@ -183,8 +187,8 @@ class LossHistory(Generic[Entry]):
             (self._laws[each], count) for each, count in zip(rounds[known:], steps[known:], strict=True)
         ]
         more, self._latest = entries[: max(last - known, 0)], entries[max(last - known, 0) :]
-        self._sums = _joined(self._sums, more)
-        self.total = _joined(self._sums, self._latest)
+        self._sums = self._sums.joined(more)
+        self.total = self._sums.joined(self._latest)
         self._rounds += rounds[known:last]
         self._steps += steps[known:last]
         self._folded += more
@@ -232,12 +236,6 @@ class LossHistory(Generic[Entry]):
         return found
 
 
-def _joined(sums: _Sums, laws: list[tuple[_Law, int]]) -> _Sums:
-    for law, steps in laws:
-        sums = sums.joined(law.sums, steps)
-    return sums
-
-
 class LossComposition:
     """Rounds composed: answers ε(δ) and δ(ε) from one side.
 
@@ -282,10 +280,8 @@ class LossComposition:
         if self._exact is None:
             self._cell = cell = self._chosen_cell(laws if history is None else None)
             # On the grid each loss is moved by less than two cells.
-            self._smallest, self._largest = (
-                -sums.depth - 2 * cell * sums.steps,
-                sums.pure + 2 * cell * sums.steps,
-            )
+            moved = 2 * cell * sums.steps
+            self._smallest, self._largest = -sums.depth - moved, sums.pure + moved
             self._largest_step = sums.farthest + 2 * cell
             most = math.log2(min(_LARGEST_EXPONENT / self._largest_step, 2.0 / cell))
             self._ladder = range(math.floor(_RUNGS * most) - 127, math.floor(_RUNGS * most) + 1)
@@ -339,7 +335,7 @@ class LossComposition:
         for _ in range(4):
             window, before = self._window(tilt), found
             found = tighter(found, window.epsilon(target))
-            if window.is_close(found, target) or abs(found - before) <= 1e-5 * before:
+            if window.is_close(found, target) or abs(found - before) <= 1e-5 * found:
                 break
             tilt = self._tilt_for_epsilon(min(found, pure))
         if found <= 0 and not upper:
@@ -415,8 +411,6 @@ class LossComposition:
             return bool(tilt * mean - value >= -math.log(delta))
 
         best = self._lowest(enough)
-        if not best:
-            return float(self._cumulant(0.0)[1]), 0.0
         return min(((self._cumulant(t)[0] - math.log(delta)) / t, t) for t in (_rung_below(best), best))
 
     def _tilt_for_epsilon(self, epsilon: float) -> float:
@@ -642,7 +636,9 @@ class Window:
         else:
             x = low if missing >= most else min(max(high + math.log1p(-missing / most), low), high)
         x += self.centre
-        return x + self.sign * _lost_digits(x, float(self.loss[-1] - self.loss[0]))
+        # What rounding can take off an ε that was read off losses around it.
+        lost = 1e-12 * abs(x) + min(1e-13, 1e-12 * float(self.loss[-1] - self.loss[0]))
+        return x + self.sign * lost
 
     def is_close(self, epsilon: float, delta: float) -> bool:
         """Whether ``epsilon`` lies within, and errors moved it by next to nothing."""
@@ -698,11 +694,6 @@ def _product(
         loss, p = loss[order], p[order]
     missing = lost + math.fsum(step * law.missing for law, step in zip(laws, steps, strict=True))
     return loss, p, missing
-
-
-def _lost_digits(x: float, reach: float) -> float:
-    """What rounding can take off an ε of ``x`` that was read off losses up to ``reach`` away from it."""
-    return 1e-12 * abs(x) + min(1e-13, 1e-12 * reach)
 
 
 def _power(spectrum: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[np.complex128]:
