@@ -411,6 +411,8 @@ class LossComposition:
             return bool(tilt * mean - value >= -math.log(delta))
 
         best = self._lowest(enough)
+        if not best:  # laws from below may have lost so much mass that none is left to look for
+            return float(self._cumulant(0.0)[1]), 0.0
         return min(((self._cumulant(t)[0] - math.log(delta)) / t, t) for t in (_rung_below(best), best))
 
     def _tilt_for_epsilon(self, epsilon: float) -> float:
