@@ -39,6 +39,8 @@ from .registry import get as get
 from .registry import kind_of as kind_of
 from .registry import register as register
 from .registry import summary as summary
+from .seeds import BlanketMixedGaussianSeed as BlanketMixedGaussianSeed
+from .seeds import PrivUnitGSeed as PrivUnitGSeed
 from .signs import SQKR as SQKR
 from .signs import BinaryRandomizedResponse as BinaryRandomizedResponse
 from .signs import L1Hadamard as L1Hadamard

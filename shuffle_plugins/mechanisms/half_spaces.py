@@ -330,26 +330,32 @@ def _three_records(found: StepDensity, apart: float, turn: Floats, weight: Float
 
 
 def _information(found: StepDensity, plain: float) -> InformationBound:
-    """How much a report tells, at most (section 3d of the proofs of accounting).
+    gain = math.expm1(found.local_epsilon)
+    return InformationBound.of_blanket(
+        local_epsilon=found.local_epsilon,
+        information=plain * gain**2 * most_information_of(found),
+        mass=plain,
+    )
+
+
+def most_information_of(found: StepDensity) -> float:
+    """How much a report tells, at most (section 3d of the proofs of accounting), over c·(e − 1)².
 
     F is the share of half-spaces that a report is in and 1/(1 + (e − 1)F) = 1 − ψ.
     """
-    gain = math.expm1(found.local_epsilon)
+    steps, gain = len(found.tails), math.expm1(found.local_epsilon)
     overlaps = _overlaps(np.array(found.thresholds))
     margin = OVERLAP_ERROR * np.minimum.outer(np.array(found.tails), np.array(found.tails))
     low, high = np.maximum(overlaps - margin, 0.0), overlaps + margin
-    count = np.arange(STEPS + 1)
-    once, squared = np.full(STEPS, 1 / STEPS), np.diff((count / STEPS) ** 2)
-    hidden = np.diff(-1 / (1 + gain * count / STEPS))
-    most = most_information(
+    count = np.arange(steps + 1)
+    once, squared = np.full(steps, 1 / steps), np.diff((count / steps) ** 2)
+    hidden = np.diff(-1 / (1 + gain * count / steps))
+    return most_information(
         square=float(squared @ np.array(found.tails)),
         told=low @ hidden @ squared,
         both=low @ once @ once,
         saved=float(hidden.sum()),
         thrice=high @ hidden @ once,
-    )
-    return InformationBound.of_blanket(
-        local_epsilon=found.local_epsilon, information=plain * gain**2 * most, mass=plain
     )
 
 

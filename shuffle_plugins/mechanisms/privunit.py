@@ -105,7 +105,7 @@ class StepDensity:
             excess: 1 if in a set E‖V‖² is more by its threshold times its lean, 0 if it is the same.
         """
         mean_tail = math.fsum(tails) / len(tails)
-        plain = plain_share_drawn(mean_tail, local_epsilon=checks.local_epsilon(local_epsilon))
+        plain = plain_share_drawn(mean_tail, local_epsilon=local_epsilon)
         informative = (WHOLE - plain) / WHOLE
         if informative <= 0:
             raise ValueError(

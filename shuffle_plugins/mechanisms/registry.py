@@ -54,6 +54,7 @@ _BUILT_IN = {
     Kind.VECTORS: {
         "binary-rr": "BinaryRandomizedResponse: unbiased randomized response of one number, 1 bit per report",
         "blanket-mixed-gaussian": "BlanketMixedGaussian: half-spaces of an l2 ball, made for shuffling",
+        "blanket-mixed-gaussian-seed": "BlanketMixedGaussianSeed: blanket-mixed-gaussian in 128 bits",
         "l1-hadamard": "L1Hadamard: one Hadamard coefficient of an l1 (or lp, p < 2) ball, as a sign",
         "l2-bit-planes": "L2BitPlanes: bit planes of sampled coefficients of an l2 ball, spread evenly",
         "l2-block": "L2Block: one block of Kashin coefficients of an l2 ball, as a pattern of signs",
@@ -66,6 +67,7 @@ _BUILT_IN = {
         "laplace": "Laplace: Laplace noise on an l1 ball, on a fine grid, 20 bits per coordinate",
         "privunit": "PrivUnit: optimised PrivUnit on an l2 ball, a dense unit vector per report",
         "privunit-g": "PrivUnitG: optimised Gaussian PrivUnit on an l2 ball, a dense vector per report",
+        "privunit-g-seed": "PrivUnitGSeed: privunit-g in 128 bits: the seed of its report, found by a search",
         "projunit": "ProjUnit: PrivUnit of an l2 ball folded to a few thousand numbers by public signs",
         "sampled-bits": "SampledBits: a sign of each of several coordinates of an l-infinity ball",
         "sqkr": "SQKR: sampled signs of a Kashin representation of an l2 ball, as one pattern",

@@ -67,7 +67,7 @@ WHOLE = 1 << PROBABILITY_BITS
 
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.ciphers import CipherContext
+    from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
 
 BLOCK_BYTES = 64
 COIN_BITS = 16
@@ -136,16 +136,21 @@ class Keystream:
     def encryptor(self, block: int) -> CipherContext:
         """OpenSSL's cipher at a block of the stream; it stops where the lower half of the counter ends."""
         counter = block.to_bytes(8, "little") + self.nonce.to_bytes(8, "little")
-        with advised():  # only drawing needs it
-            from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-
-        return Cipher(algorithms.ChaCha20(self.key, counter), mode=None).encryptor()
+        cipher, chacha20 = _openssl()
+        return cipher(chacha20(self.key, counter), mode=None).encryptor()
 
     def __repr__(self) -> str:
         return "Keystream(key=<hidden>)"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a keystream cannot be copied or pickled, as the copy would repeat its words")
+
+
+@cache
+def _openssl() -> tuple[type[Cipher[None]], type[algorithms.ChaCha20]]:
+    with advised():  # only drawing needs it
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+    return Cipher, algorithms.ChaCha20
 
 
 class Cursor:

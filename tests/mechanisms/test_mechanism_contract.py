@@ -75,6 +75,10 @@ def test_an_epsilon_that_is_none_is_refused(name):
 @pytest.mark.parametrize("epsilon", [1e-9, 500.0])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_smallest_and_the_largest_local_epsilon_work(name, epsilon):
+    if name.endswith("-seed") and epsilon == 500.0:
+        with pytest.raises(ValueError, match="tries: lower it, or take the mechanism without seeds"):
+            blanket(name, local_epsilon=epsilon, dim=4)
+        return
     mechanism = build(name, local_epsilon=epsilon)
     rows = batch(mechanism, 3) if name in VECTORS else torch.arange(3)
     if name in VECTORS:

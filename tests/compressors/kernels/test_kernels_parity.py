@@ -18,6 +18,7 @@ if importlib.util.find_spec("triton") is None:
 if not (INTERPRETED or torch.cuda.is_available()):
     pytest.skip("needs a GPU or Triton's interpreter", allow_module_level=True)
 
+from shuffle_plugins.compressors import seeds
 from shuffle_plugins.compressors.hadamard import hadamard_transform, padded_transform
 from shuffle_plugins.compressors.kernels import triton_signs
 from shuffle_plugins.compressors.kernels.signs import (
@@ -28,6 +29,7 @@ from shuffle_plugins.compressors.kernels.signs import (
     unpack_signs_torch,
 )
 from shuffle_plugins.compressors.kernels.triton_hadamard import transform_rows_triton
+from shuffle_plugins.compressors.kernels.triton_seeds import expand_triton, sum_triton
 from shuffle_plugins.compressors.kernels.triton_signs import (
     decode_signs_triton,
     encode_signs_triton,
@@ -221,6 +223,18 @@ def test_bits(rows, columns):
     assert torch.equal(decode_signs_triton(packed, columns=columns).cpu(), bits.sum(dim=0, dtype=torch.int64))
     assert torch.equal(unpack_signs_torch(packed, columns=columns).cpu(), bits)
     assert torch.equal(decode_signs_torch(packed, columns=columns).cpu(), bits.sum(dim=0, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(("count", "dim"), [(0, 5), (3, 1), (259, 100), (2, 1_100)])
+def test_vectors_of_seeds(count, dim):
+    drawn = seeds.draw_seeds(count, randomness=SeededRandomness(1)).to(DEVICE)
+    cells = seeds.cells_on(DEVICE)
+    assert torch.equal(
+        expand_triton(drawn, cells=cells, dim=dim).cpu(), seeds.expand_all(drawn.cpu(), dim=dim)
+    )
+    assert torch.equal(
+        sum_triton(drawn, cells=cells, dim=dim).cpu(), seeds.sum_expanded(drawn.cpu(), dim=dim)
+    )
 
 
 @gpu
