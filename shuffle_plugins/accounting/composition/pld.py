@@ -261,19 +261,19 @@ class LossComposition:
         if min(steps) < 1:
             raise ValueError("every law needs at least one step")
         self._history = LossHistory(lambda law: law, whole=whole) if history is None else history
-        self._sums = sums = self._history.follow(list(laws), list(steps))
+        self.sums = sums = self._history.follow(list(laws), list(steps))
         self._number, self._kind = self._history.number, self._history.kind
         self._sign = 1.0 if self._kind == "upper" else -1.0
         self._deviation = math.sqrt(sums.variance)
         if self._deviation == 0 and sums.farthest > 0:
             raise ArithmeticError("one loss is all that is left of a law within floating-point range")
         self._growth = growth_of(sums.mass_error)
-        self._missing = sums.missing
         self._exact: Window | None = None  # of outcomes that were listed
         if sums.farthest == 0:
             self._exact = Window.listed(np.zeros(1), np.ones(1), sign=self._sign)
         elif history is None and (found := _product(laws, steps)) is not None:
-            *outcomes, self._missing = found
+            *outcomes, lost = found
+            self.sums = sums._replace(missing=sums.missing + lost)
             self._exact = Window.listed(*outcomes, sign=self._sign)
         self._windows: dict[float, Window] = {}
         self._moments: dict[float, Floats] = {}
@@ -288,7 +288,7 @@ class LossComposition:
 
     def _chosen_cell(self, laws: Sequence[PrivacyLossDistribution] | None) -> float:
         """The cell of the grid; of laws that are composed once, their likeliest loss is on it, unrounded."""
-        root, sums = math.sqrt(self._sums.steps), self._sums
+        root, sums = math.sqrt(self.sums.steps), self.sums
         # A transform of the first takes milliseconds, of the second a fifth of a second.
         cheap, affordable = (points / (2 * _SIGMAS * root) for points in (1 << 17, 1 << 21))
         wanted: float = sums.cells
@@ -312,8 +312,8 @@ class LossComposition:
 
     def epsilon(self, delta: float) -> float:
         """ε at δ: rounded up and charged with every error if the laws are upper, down if they are lower."""
-        upper, sums = self._kind == "upper", self._sums
-        target = (delta - self._missing) / self._growth if upper else delta * self._growth
+        upper, sums = self._kind == "upper", self.sums
+        target = (delta - self.sums.missing) / self._growth if upper else delta * self._growth
         if target <= 0:
             return math.inf
         if not upper and target >= 1:
@@ -324,7 +324,7 @@ class LossComposition:
 
     def _epsilon(self, target: float) -> float:
         """ε of the laws as they are, of which nothing is missing."""
-        upper, pure = self._kind == "upper", self._sums.pure
+        upper, pure = self._kind == "upper", self.sums.pure
         if self._exact is not None:
             return self._exact.epsilon(target)
         if upper and self._below_largest(target) <= _NEXT_TO_NOTHING * pure:
@@ -344,7 +344,7 @@ class LossComposition:
 
     def _below_largest(self, target: float) -> float:
         """How far ε can at most be below losses next to the largest ones, by their own mass; or infinity."""
-        share = math.exp(min(math.log(target) - self._sums.log_largest, 0.0))
+        share = math.exp(min(math.log(target) - self.sums.log_largest, 0.0))
         return -math.log1p(-share) if share < 1 else math.inf
 
     def delta(self, epsilon: float) -> float:
@@ -356,7 +356,7 @@ class LossComposition:
 
         Those within a standard deviation of each other are read off one transform.
         """
-        found, sums = np.zeros(len(epsilons)), self._sums
+        found, sums = np.zeros(len(epsilons)), self.sums
         moved = np.maximum(epsilons - self._sign * sums.loss_error, 0.0)
         if self._exact is not None:
             found = self._exact.deltas(moved)
@@ -364,12 +364,12 @@ class LossComposition:
             self._read_windows(moved, found)
         if self._kind == "upper":
             below = np.maximum(sums.loss_error - epsilons, 0.0)  # δ rises by no more from 0 to the left
-            return np.clip((found + below) * self._growth + self._missing, 0.0, 1.0)
+            return np.clip((found + below) * self._growth + self.sums.missing, 0.0, 1.0)
         return np.clip(found / self._growth, 0.0, 1.0)
 
     def _read_windows(self, epsilons: Floats, found: Floats) -> None:
         """Write δ at each ε, but for missing mass; 0 is right beyond the largest loss."""
-        start, stop = 0, int(np.searchsorted(epsilons, self._sums.pure, side="left"))
+        start, stop = 0, int(np.searchsorted(epsilons, self.sums.pure, side="left"))
         while start < stop:
             tilt = self._tilt_for_epsilon(float(epsilons[start]))
             reach = float(epsilons[start]) + math.sqrt(self._cumulant(tilt)[2])
@@ -457,7 +457,7 @@ class LossComposition:
         size = power * 3 // 4 if power * 3 // 4 >= least else power
         if size > _MOST_GRID:
             raise ArithmeticError(
-                f"the composition of {self._sums.steps:.3g} steps needs {size} grid points, more than "
+                f"the composition of {self.sums.steps:.3g} steps needs {size} grid points, more than "
                 f"{_MOST_GRID}; ask for fewer steps or less different rounds at once"
             )
         origin = math.floor(centre / cell) - size // 2
@@ -678,7 +678,7 @@ def _discounted(weight: Floats, loss: Floats) -> Floats:
 def _product(
     laws: Sequence[PrivacyLossDistribution], steps: Sequence[int]
 ) -> tuple[Floats, Floats, float] | None:
-    """Losses and P masses of the composition, outcome by outcome, and what is missing; None if too many."""
+    """Losses and P masses of the composition, outcome by outcome, and what was lost; None if too many."""
     loss, p, q, lost = np.zeros(1), np.ones(1), np.ones(1), 0.0
     if sum(steps) == 1:
         loss, p = laws[0].loss, laws[0].p
@@ -694,8 +694,7 @@ def _product(
             loss, p, q = loss[kept], p[kept], q[kept]
         order = np.argsort(loss, kind="stable")
         loss, p = loss[order], p[order]
-    missing = lost + math.fsum(step * law.missing for law, step in zip(laws, steps, strict=True))
-    return loss, p, missing
+    return loss, p, lost
 
 
 def _power(spectrum: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[np.complex128]:
