@@ -267,13 +267,13 @@ class LossComposition:
         self._deviation = math.sqrt(sums.variance)
         if self._deviation == 0 and sums.farthest > 0:
             raise ArithmeticError("one loss is all that is left of a law within floating-point range")
-        self._growth = growth_of(sums.mass_error)
+        self._growth, self._missing = growth_of(sums.mass_error), sums.missing
         self._exact: Window | None = None  # of outcomes that were listed
         if sums.farthest == 0:
             self._exact = Window.listed(np.zeros(1), np.ones(1), sign=self._sign)
         elif history is None and (found := _product(laws, steps)) is not None:
             *outcomes, lost = found
-            self.sums = sums._replace(missing=sums.missing + lost)
+            self._missing += lost
             self._exact = Window.listed(*outcomes, sign=self._sign)
         self._windows: dict[float, Window] = {}
         self._moments: dict[float, Floats] = {}
@@ -313,7 +313,7 @@ class LossComposition:
     def epsilon(self, delta: float) -> float:
         """ε at δ: rounded up and charged with every error if the laws are upper, down if they are lower."""
         upper, sums = self._kind == "upper", self.sums
-        target = (delta - self.sums.missing) / self._growth if upper else delta * self._growth
+        target = (delta - self._missing) / self._growth if upper else delta * self._growth
         if target <= 0:
             return math.inf
         if not upper and target >= 1:
@@ -364,7 +364,7 @@ class LossComposition:
             self._read_windows(moved, found)
         if self._kind == "upper":
             below = np.maximum(sums.loss_error - epsilons, 0.0)  # δ rises by no more from 0 to the left
-            return np.clip((found + below) * self._growth + self.sums.missing, 0.0, 1.0)
+            return np.clip((found + below) * self._growth + self._missing, 0.0, 1.0)
         return np.clip(found / self._growth, 0.0, 1.0)
 
     def _read_windows(self, epsilons: Floats, found: Floats) -> None:
