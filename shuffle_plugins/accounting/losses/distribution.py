@@ -101,13 +101,8 @@ def deviation_of(loss: Floats, p: Floats) -> float:
     return float(math.sqrt(max((p * (loss - mean) ** 2).sum() / total, 0.0)))
 
 
-def mass_growth(laws: Sequence[PrivacyLossDistribution], steps: Sequence[int]) -> float:
-    """By what factor a composed δ can be off because the laws' masses are, beyond the 1 + 1e-9 set aside."""
-    return growth_of(math.fsum(step * law.mass_error for step, law in zip(steps, laws, strict=True)))
-
-
 def growth_of(mass_error: float) -> float:
-    """As :func:`mass_growth`, from the laws' errors added up."""
+    """By what factor a composed δ can be off because masses are, beyond the 1 + 1e-9 set aside."""
     return math.exp(min(max(mass_error - _MASS_SLACK, 0.0), _LARGEST_GAIN))
 
 

@@ -283,14 +283,6 @@ def test_random_cohorts_are_grouped_by_their_size(adversary):
             assert rate == (following - 1) / 1_000
 
 
-def test_only_symmetric_laws_from_above_have_the_profile_of_their_positive_losses():
-    law = ShuffleRound(local_epsilon=1.0, population=50, cohort=50, channel_fixed=True).upper_losses(FINE)
-    assert profile_of(law)[1][0] >= 0.5 * np.abs(law.p - law.q).sum()
-    for wrong in (replace(law, kind="lower"), replace(law, symmetric=False)):
-        with pytest.raises(ArithmeticError, match="a symmetric distribution that bounds from above"):
-            profile_of(wrong)
-
-
 def test_thousands_of_reports_of_one_client_are_told_apart():
     reports, lean = 4_000, 1e-3
     _, p, q = bundle_losses_from_below(
