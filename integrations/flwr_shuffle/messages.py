@@ -32,11 +32,10 @@ from shuffle_plugins.secure_aggregation import ResidueLayout, Residues, Sealed, 
 from shuffle_plugins.secure_aggregation.aggregator import aggregation_digest, answer_statement
 from shuffle_plugins.secure_aggregation.prio3.prio3 import SEED_SIZE
 from shuffle_plugins.shuffler import BatchRefused, BatchRequest, MixedStatement, Refusal, RoundContext
-from shuffle_plugins.shuffler.keys import KEY_BYTES
+from shuffle_plugins.shuffler.keys import KEY_BYTES, has_signed
 from shuffle_plugins.shuffler.service import (
     CHALLENGE_BYTES,
     BatchService,
-    Statement,
     refusal_statement,
     role_statement,
 )
@@ -516,9 +515,9 @@ class NodeRole(ServiceMessage):
     def holds(self, *, role: Role, challenge: bytes, run: str, node: int, verifying_key: bytes) -> bool:
         """Whether the owner of a key has signed this role for this challenge."""
         said = self._statement(role=role, challenge=challenge, run=run, node=node)
-        return said.holds(self.signature, verifying_key=verifying_key)
+        return has_signed(verifying_key, self.signature, said)
 
-    def _statement(self, **told: Any) -> Statement:
+    def _statement(self, **told: Any) -> bytes:
         return role_statement(sealing_key=self.public_key, minimum=self.minimum, **told)
 
 
@@ -579,7 +578,7 @@ class ServiceRequest(ServiceMessage):
     def digest(self) -> bytes:
         """Digest of the request, 32 bytes."""
 
-    def declined(self, code: Refusal, rejected: Mapping[int, Refusal]) -> Statement:
+    def declined(self, code: Refusal, rejected: Mapping[int, Refusal]) -> bytes:
         """What the node signs if it gives nothing back."""
         return refusal_statement(request=self.digest, code=code, rejected=rejected)
 
@@ -609,7 +608,7 @@ class ServiceRequest(ServiceMessage):
             raise ValueError("a dropped envelope that was not sent")
         if answer.refusal is not None:
             said = self.declined(answer.refusal, answer.rejected)
-            if not said.holds(answer.signature, verifying_key=verifying_key):
+            if not has_signed(verifying_key, answer.signature, said):
                 raise BatchRefused(Refusal.NOT_PROVEN)
             raise BatchRefused(answer.refusal, answer.rejected)
         return answer
@@ -727,7 +726,7 @@ class AggregateRequest(ServiceRequest):
             further=[self.verify_key, *self.messages] if isinstance(self.terms, VerifiedTerms) else (),
         )
 
-    def said(self, answer: Answer) -> Statement:
+    def said(self, answer: Answer) -> bytes:
         """What the aggregator signs of its answer."""
         given = answer.shares if self.step is Step.CHECK else (answer.total,)
         return answer_statement(request=self.digest, rejected=answer.rejected, given=given)
@@ -735,7 +734,7 @@ class AggregateRequest(ServiceRequest):
     @override
     def read(self, content: RecordDict, *, verifying_key: bytes) -> Answer:
         answer = self._answer(content, verifying_key)
-        if not self.said(answer).holds(answer.signature, verifying_key=verifying_key):
+        if not has_signed(verifying_key, answer.signature, self.said(answer)):
             raise BatchRefused(Refusal.NOT_PROVEN)
         proven = isinstance(self.terms, VerifiedTerms)
         if self.step is Step.CHECK:

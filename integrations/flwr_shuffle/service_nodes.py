@@ -35,7 +35,7 @@ from flwr_shuffle.messages import (
 )
 from shuffle_plugins.core import checks
 from shuffle_plugins.secure_aggregation import VerifiedTerms
-from shuffle_plugins.secure_aggregation.verified import VerifyingAggregator
+from shuffle_plugins.secure_aggregation.aggregator import VerifyingAggregator
 from shuffle_plugins.shuffler import (
     BatchLimits,
     BatchRefused,

@@ -48,7 +48,7 @@ from shuffle_plugins.ledger import BudgetLedger, ClientLedger
 from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.secure_aggregation import Aggregator, RoundVerifier
-from shuffle_plugins.secure_aggregation.verified import VerifyingAggregator
+from shuffle_plugins.secure_aggregation.aggregator import VerifyingAggregator
 from shuffle_plugins.shuffler import SpentTokens, state_beside
 from shuffle_plugins.shuffler.keys import (
     ServiceKey,

@@ -34,9 +34,9 @@ from mod_harness import adding, app
 from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.secure_aggregation import ResidueLayout, SumTerms, VerifiedTerms
 from shuffle_plugins.shuffler import BatchRequest, MixedStatement, Refusal, RoundContext
-from shuffle_plugins.shuffler.batches import items_digest
 from shuffle_plugins.shuffler.envelopes import envelope_size
 from shuffle_plugins.shuffler.keys import ServiceKey
+from shuffle_plugins.shuffler.mixer import items_digest
 
 SPEC = MechanismSpec(name="l2-block", local_epsilon=2.0, radius=0.5, options=(("signs", 2),))
 CONTEXT = RoundContext(run="test", token=bytes(range(16)), fingerprint=bytes(32), minimum=3)

@@ -28,13 +28,13 @@ from mixing import SIZE, SPEC, MixedRun, encoded, service_key
 
 from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.shuffler import BatchRefused, BatchRequest, Mixer, Refusal, RoundContext
-from shuffle_plugins.shuffler.batches import items_digest
 from shuffle_plugins.shuffler.envelopes import envelope_size
 from shuffle_plugins.shuffler.keys import (
     SealingKey,
     SigningKey,
     public_key_bytes,
 )
+from shuffle_plugins.shuffler.mixer import items_digest
 
 
 @pytest.fixture

@@ -22,9 +22,9 @@ from flwr_shuffle.messages import (
 )
 
 from shuffle_plugins.shuffler import MixedStatement, Refusal
-from shuffle_plugins.shuffler.batches import items_digest
 from shuffle_plugins.shuffler.envelopes import envelope_size
 from shuffle_plugins.shuffler.keys import SigningKey, parse_mixer_public_key
+from shuffle_plugins.shuffler.mixer import items_digest
 from tested_app.pauses import add_line
 
 DIM = 40
