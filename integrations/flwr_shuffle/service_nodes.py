@@ -99,31 +99,26 @@ def _mixed(mixer: Mixer, asked: MixMessage, config: UserConfig, limits: BatchLim
 
 def _aggregated(aggregator: VerifyingAggregator, request: AggregateRequest) -> Answer:
     """Do the step that a request asks for, and sign the answer."""
-    answer = _added(aggregator, request)
-    _log_rejected(answer.rejected.values())
-    if answer.total:
-        what = (
-            "%d clients whose proofs hold"
-            if isinstance(request.terms, VerifiedTerms)
-            else "the seeds of %d clients"
-        )
-        _log.info(f"shuffle: {what} are added up", request.count)
-    return replace(answer, signature=aggregator.sign(request.said(answer)))
-
-
-def _added(aggregator: VerifyingAggregator, request: AggregateRequest) -> Answer:
-    terms, sealed, minimum, token = request.terms, request.sealed, request.minimum, request.token
-    if request.step is Step.CHECK:
-        if not isinstance(terms, VerifiedTerms):
-            return Answer(token=token, rejected=aggregator.check(sealed, terms=terms))
+    terms, sealed, minimum = request.terms, request.sealed, request.minimum
+    proven = isinstance(terms, VerifiedTerms)
+    answer = Answer(token=request.token)
+    if request.step is Step.CHECK and isinstance(terms, VerifiedTerms):
         found = aggregator.verify(sealed, terms=terms, verify_key=request.verify_key, minimum=minimum)
         shares = [share for _, share in sorted(found.verifier_shares.items())]
-        return Answer(token=token, rejected=dict(found.rejected), shares=shares)
-    if isinstance(terms, VerifiedTerms):
+        answer = replace(answer, rejected=dict(found.rejected), shares=shares)
+    elif request.step is Step.CHECK:
+        answer = replace(answer, rejected=aggregator.check(sealed, terms=terms))
+    elif isinstance(terms, VerifiedTerms):
         decided = zip(sealed, request.messages, strict=True)
-        return Answer(token=token, total=aggregator.add_verified(decided, terms=terms, minimum=minimum))
-    added = aggregator.add_up(sealed, terms=terms, minimum=minimum, exact=True)
-    return Answer(token=token, total=added.total.to_bytes())
+        answer = replace(answer, total=aggregator.add_verified(decided, terms=terms, minimum=minimum))
+    else:
+        added = aggregator.add_up(sealed, terms=terms, minimum=minimum, exact=True)
+        answer = replace(answer, total=added.total.to_bytes())
+    _log_rejected(answer.rejected.values())
+    if answer.total:
+        what = "%d clients whose proofs hold" if proven else "the seeds of %d clients"
+        _log.info(f"shuffle: {what} are added up", request.count)
+    return replace(answer, signature=aggregator.sign(request.said(answer)))
 
 
 def _register(
@@ -305,10 +300,8 @@ class SimulatedNodes:
                 **{key: public for key, public in pinned.items() if public},
             }
         role, place = services[place - clients]
-        if role is Role.AGGREGATOR or len(self.mixer_public_keys) == 1:
-            pinned = {}
-        return {
-            **{key: public for key, public in pinned.items() if "mixer" in key},
+        row = {"shuffle-mixer-public-key": ",".join(self.mixer_public_keys)} if role is Role.MIXER else {}
+        return row | {
             ROLE: str(role),
             f"shuffle-{role}-key-file": str(self._keys(role) / f"{place}.key"),
             "shuffle-enrolled-file": str(enrolled / "enrolled"),
