@@ -84,7 +84,7 @@ def sum_round_costs(
     )
     envelope = sealed_seed_size(terms.secret_bytes)
     reply = terms.share_bytes + aggregators * envelope
-    relayed = COMMITMENT_BYTES + envelope  # of each client, to each aggregator, each time
+    relayed = COMMITMENT_BYTES + envelope  # of each client, twice: to be checked, then to be added up
     expansion = layout.size * layout.dtype.itemsize
     digest = rates.digest_byte * terms.share_bytes
     if isinstance(terms, VerifiedTerms):
@@ -93,10 +93,9 @@ def sum_round_costs(
         answers = prio3.verifier_share_size + prio3.verifier_message_size  # and the seed that it is to be
         answer = prio3.agg_share_size
         sharing, server, aggregator = rates.prove * bits, rates.verify * bits, rates.verify * bits
-        opened, vector, state = 2, answer, answer + prio3.verifier_share_size
+        vector, state = answer, answer + prio3.verifier_share_size
     else:
-        opened = 1 if aggregators == 1 else 2  # several are asked first which envelopes are good
-        request, answers, answer = opened * relayed, 0, layout.num_bytes
+        request, answers, answer = 2 * relayed, 0, layout.num_bytes
         sharing = rates.share * size + rates.expand_byte * expansion * (aggregators - 1)
         server, aggregator = rates.add * size, rates.expand_byte * expansion
         vector, state = expansion, 0
@@ -119,7 +118,7 @@ def sum_round_costs(
             party="aggregator",
             received=clients * request,
             sent=clients * answers + answer,
-            seconds=clients * (opened * rates.open_seed + aggregator),
+            seconds=clients * (2 * rates.open_seed + aggregator),
             memory=clients * (relayed + answers + _KEY_MEMORY) + vector,
         ),
     )
