@@ -283,7 +283,7 @@ def _seed() -> list[str]:
     each = round(aggregator.received / 10**4)
     return [
         f"A client is {each} bytes to it, at any d",
-        f"an envelope of {each} bytes for each client and aggregator",
+        f"an envelope of {each // 2} bytes for each client and aggregator",  # it is sent twice
         f"the envelopes of {10**9 / each / 1e6:.1f} million clients",
         f"where a share is {shared['bits']} bits for each",
     ]
