@@ -1,8 +1,7 @@
 """How rewards are protected: the models of trust, what a batch costs, and how far noise moves estimates.
 
-A client takes part in one batch only, and later batches follow from what earlier ones released. So the whole
-run costs what its dearest batch costs (parallel composition). Rewards lie in [-1, 1]: replacing one changes
-it by up to 2. (The thesis calibrates noise to 1, for rewards in [0, 1]; its (E.1).) Nothing here loads torch.
+A client takes part in one batch only, so the whole run costs what its dearest batch costs. Rewards lie in
+[-1, 1]: replacing one changes it by up to 2 (in the thesis, (E.1), by 1). Nothing here loads torch.
 """
 
 from __future__ import annotations

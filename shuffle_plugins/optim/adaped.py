@@ -5,9 +5,8 @@ from f(θ) + ½ log(2ψ) + KD(θ, μ)/(2ψ), with f the loss on its data, KD how
 of θ, and the *dissimilarity* ψ > 0, learnt too, how much the two may differ. In each round a client takes τ
 local steps and shares what they changed in μ and ψ, clipped once and randomised as one vector.
 
-Girgis, Privacy-preserving distributed machine learning (thesis, UCLA 2023), section 4.5, equation 4.16 and
-Algorithm 4.4.1. The thesis adds noise in every local step, and its bound on the privacy cost of that does not
-hold (:mod:`shuffle_plugins.accounting.published.thesis`).
+Girgis's thesis, section 4.5, equation 4.16 and Algorithm 4.4.1. It adds noise in every local step, and its
+bound on the privacy cost of that does not hold (:mod:`shuffle_plugins.accounting.published.thesis`).
 """
 
 from __future__ import annotations
@@ -54,8 +53,7 @@ def prior_loss(
     """−log p(θ) of a personal model drawn around the global one: section 4.5's two other regularizers.
 
     With d numbers, d/2·log(2πσ²) + ‖θ − μ‖²/(2σ²) for the Gaussian and d·log(2b) + ‖θ − μ‖₁/b for the Laplace
-    prior; ``spread`` is σ or b. Added to f, it makes the thesis's (4.15), which local steps on θ and μ
-    minimise in turn; the Gaussian's is the ℓ2 regularizer of earlier work. :class:`AdaPeD` has KD instead.
+    prior; ``spread`` is σ or b. Added to f, it makes the thesis's (4.15). :class:`AdaPeD` has KD instead.
     """
     checks.number("spread", spread, above=0)
     apart = torch.cat([(personal_model[name] - global_model[name]).flatten() for name in global_model])
@@ -197,8 +195,7 @@ class AdaPeD(Ranged):
     def received(self, arrays: Parameters, *, personal_model: Parameters | None = None) -> ClientModels:
         """A client's models at the start of a round, from the arrays that the server sent.
 
-        ``personal_model`` is the θ that the client kept from its last round; None in its first, when θ starts
-        as a copy of μ.
+        ``personal_model`` is the θ that the client kept; None in its first round, when it is a copy of μ.
         """
         if DISSIMILARITY not in arrays:
             raise ValueError(f"the arrays have no {DISSIMILARITY!r}: they are not of AdaPeD")
