@@ -34,8 +34,7 @@ class Design:
     def counts(self, size: float, *, at_most: int) -> Indices:
         """How often to play each action of the support: ⌈π(a)·size⌉, and ``at_most`` times in all, int64.
 
-        Where that many are not left the weights are kept as well as whole numbers can, by largest remainders;
-        zeros only where fewer are left than the support has.
+        Where that many are not left the weights are kept as well as whole numbers can, by largest remainders.
         """
         wanted = np.ceil(self.weights * size - 1e-9).astype(np.int64)
         if wanted.sum() <= at_most:

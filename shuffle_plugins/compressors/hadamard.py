@@ -101,10 +101,7 @@ def hadamard_coefficients(x: Tensor | Rows, indices: Tensor, *, signs: Tensor | 
 
 
 def hadamard_scatter(indices: Tensor, values: Tensor, *, dim: int) -> Tensor:
-    """Sum over m of values[m] * H[:, indices[m]], cut to ``dim``: one transform of a histogram.
-
-    Returns (dim,) float64 for float64 values, else float32.
-    """
+    """Sum over m of values[m] * H[:, indices[m]], cut to ``dim``; float64 for such values, else float32."""
     size = padded_dim(dim)
     if indices.shape != values.shape or indices.is_floating_point():
         raise ValueError("indices must be integers of the shape of values")

@@ -34,11 +34,7 @@ _Pullback = Callable[[Tensor], tuple[dict[str, Tensor]]]
 
 
 def distillation_loss(personal_scores: Tensor, global_scores: Tensor) -> Tensor:
-    """KD: the mean Kullback–Leibler divergence of the global model's outputs from the personal model's.
-
-    KL(softmax of ``personal_scores`` ‖ softmax of ``global_scores``) in nats, averaged over examples; both
-    are outputs before the softmax, (examples, classes).
-    """
+    """KD: the mean of KL(softmax of personal ‖ softmax of global scores), (examples, classes), in nats."""
     ours, theirs = personal_scores.log_softmax(-1), global_scores.log_softmax(-1)
     return (ours.exp() * (ours - theirs)).sum(-1).mean()  # vmap would run torch's own kl_div once per client
 

@@ -65,10 +65,7 @@ class Result:
         )
 
     def epsilon(self, delta: float) -> EpsilonInterval:
-        """ε at δ, for replace-one neighbours and an observer of everything that was released.
-
-        No client is in two groups, so all cost as much as the group that costs most.
-        """
+        """ε at δ, replace-one, of everything that was released: that of the group that costs most."""
         if not self.private:
             raise ValueError("gradients were used as they are: no ε holds")
         return max((each.epsilon(delta) for each in self.accountants), key=lambda found: found.upper)

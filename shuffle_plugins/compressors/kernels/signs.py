@@ -132,11 +132,9 @@ def coin_gain(thresholds: SignThresholds) -> float:
 
 
 def lazy_signs(values: Tensor, thresholds: SignThresholds, *, draw: Keystream, first: int = 0) -> Tensor:
-    """:func:`.random_signs` of a flat float32 tensor from a keystream, as bool; draw ``first + i`` for value
-    i.
+    """As :func:`.random_signs` of a flat float32 tensor, as bool: draw ``first + i`` for value i.
 
-    Draw i has coin i, plus 2**15, as its upper 16 bits and the lower 46 bits of refinement i as the rest;
-    ``first`` is a multiple of 4.
+    Its upper 16 bits are coin i plus 2**15, its lower 46 those of refinement i; ``first`` is a multiple of 4.
     """
     coins = draw.coins(first, values.numel(), device=values.device)
     excess = (values * coin_gain(thresholds)).sub_(coins).sub_(0.5)
