@@ -304,7 +304,7 @@ class LinearBandit:
         self._learn(batch, totals, counts)
 
     def update_totals(self, batch: Batch, totals: Floats) -> None:
-        """As :meth:`update`, from unbiased sums in place of reports: (played,), over all that were asked for."""
+        """As :meth:`update`, from unbiased sums in place of reports: (played,), over all asked for."""
         self._check_open(batch)
         found = np.asarray(totals, dtype=np.float64)
         if found.shape != batch.actions.shape or not np.isfinite(found).all():
