@@ -49,27 +49,6 @@ def pack_signs(bits: Tensor) -> Tensor:
         raise ValueError(f"bits are (rows, columns), bool or uint8, got {bits.dtype} {tuple(bits.shape)}")
     if runs_kernels(bits.device):
         return _triton().pack_signs_triton(bits)
-    return pack_signs_torch(bits)
-
-
-def unpack_signs(packed: Tensor, *, columns: int) -> Tensor:
-    """The bits that :func:`pack_signs` packed, (rows, columns) uint8."""
-    check_packed(packed, columns=columns)
-    if runs_kernels(packed.device):
-        return _triton().unpack_signs_triton(packed, columns=columns)
-    return unpack_signs_torch(packed, columns=columns)
-
-
-def decode_signs(packed: Tensor, *, columns: int) -> Tensor:
-    """How many rows have each bit set, (columns,) int64; 2 · count - rows is the sum of the signs."""
-    check_packed(packed, columns=columns)
-    if runs_kernels(packed.device):
-        return _triton().decode_signs_triton(packed, columns=columns)
-    return decode_signs_torch(packed, columns=columns)
-
-
-def pack_signs_torch(bits: Tensor) -> Tensor:
-    """:func:`pack_signs` in torch: a multiplication gathers eight bytes of one bit into one byte."""
     rows, columns = bits.shape
     width = packed_width(columns)
     packed = torch.empty((rows, width), dtype=torch.int32, device=bits.device)
@@ -83,22 +62,28 @@ def pack_signs_torch(bits: Tensor) -> Tensor:
     return packed
 
 
-def unpack_signs_torch(packed: Tensor, *, columns: int) -> Tensor:
-    """:func:`unpack_signs` in torch."""
+def unpack_signs(packed: Tensor, *, columns: int) -> Tensor:
+    """The bits that :func:`pack_signs` packed, (rows, columns) uint8."""
+    check_packed(packed, columns=columns)
+    if runs_kernels(packed.device):
+        return _triton().unpack_signs_triton(packed, columns=columns)
     places = torch.arange(8, dtype=torch.uint8, device=packed.device)
     bits = (packed.contiguous().view(torch.uint8).unsqueeze(2) >> places).bitwise_and_(1)
     return bits.flatten(1)[:, :columns].contiguous()
 
 
-def decode_signs_torch(packed: Tensor, *, columns: int) -> Tensor:
-    """:func:`decode_signs` in torch: full adders on whole words, so a row costs five operations a word."""
+def decode_signs(packed: Tensor, *, columns: int) -> Tensor:
+    """How many rows have each bit set, (columns,) int64; 2 · count - rows is the sum of the signs."""
+    check_packed(packed, columns=columns)
+    if runs_kernels(packed.device):
+        return _triton().decode_signs_triton(packed, columns=columns)
     counts = torch.zeros(packed.shape[1] * WORD_BITS, dtype=torch.int64, device=packed.device)
     chunk = max(1 << 10, (1 << 16) // max(1, packed.shape[1]))  # words handled at a time
     for start in range(0, packed.shape[0], chunk):
         level, weight = packed[start : start + chunk], 0
-        while level.shape[0]:
+        while level.shape[0]:  # full adders on whole words: a row costs five operations a word
             level, carried = _add_up(level)
-            counts += unpack_signs_torch(level, columns=counts.numel()).sum(dim=0) << weight
+            counts += unpack_signs(level, columns=counts.numel()).sum(dim=0) << weight
             level, weight = carried, weight + 1
     return counts[:columns]
 
@@ -213,7 +198,7 @@ def encode_signs_torch(
         values = pad(_unit_values(rotated, 1 / (math.sqrt(size) * scale)), (0, width - size))
         bits = lazy_signs(values.view(-1), rule, draw=draw, first=start * width).view(values.shape)
         bits[:, size:] = False
-        packed[start : start + chunk] = pack_signs_torch(bits)
+        packed[start : start + chunk] = pack_signs(bits)
     return packed
 
 

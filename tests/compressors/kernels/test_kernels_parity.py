@@ -22,11 +22,11 @@ from shuffle_plugins.compressors import seeds
 from shuffle_plugins.compressors.hadamard import hadamard_transform, padded_transform
 from shuffle_plugins.compressors.kernels import triton_signs
 from shuffle_plugins.compressors.kernels.signs import (
-    decode_signs_torch,
+    decode_signs,
     encode_signs_torch,
     gather_signs_torch,
-    pack_signs_torch,
-    unpack_signs_torch,
+    pack_signs,
+    unpack_signs,
 )
 from shuffle_plugins.compressors.kernels.triton_hadamard import transform_rows_triton
 from shuffle_plugins.compressors.kernels.triton_seeds import expand_triton, sum_triton
@@ -218,11 +218,11 @@ def test_bits(rows, columns):
     rows = min(rows, 20_000 // columns)
     bits = SeededRandomness(1).integers(2, (rows, columns)).to(torch.uint8)
     packed = pack_signs_triton(bits.to(DEVICE))
-    assert torch.equal(packed.cpu(), pack_signs_torch(bits))
+    assert torch.equal(packed.cpu(), pack_signs(bits))
     assert torch.equal(unpack_signs_triton(packed, columns=columns).cpu(), bits)
     assert torch.equal(decode_signs_triton(packed, columns=columns).cpu(), bits.sum(dim=0, dtype=torch.int64))
-    assert torch.equal(unpack_signs_torch(packed, columns=columns).cpu(), bits)
-    assert torch.equal(decode_signs_torch(packed, columns=columns).cpu(), bits.sum(dim=0, dtype=torch.int64))
+    assert torch.equal(unpack_signs(packed.cpu(), columns=columns), bits)
+    assert torch.equal(decode_signs(packed.cpu(), columns=columns), bits.sum(dim=0, dtype=torch.int64))
 
 
 @pytest.mark.parametrize(("count", "dim"), [(0, 5), (3, 1), (259, 100), (2, 1_100)])
