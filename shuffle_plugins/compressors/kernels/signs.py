@@ -181,7 +181,15 @@ def gather_signs(
     checked_indices(indices, rows, size=rows.dim)
     if runs_kernels(rows.device) and len(rows.blocks) == 1:
         return _triton().gather_signs_triton(rows.blocks[0], indices, scale=scale, rule=rule, draw=draw)
-    return gather_signs_torch(rows, indices, scale=scale, rule=rule, draw=draw)
+    clients, count = indices.shape
+    signs = torch.empty((clients, count), dtype=torch.uint8, device=rows.device)
+    chunk = WORD_BITS * max(1, CHUNK_VALUES // (WORD_BITS * max(1, count)))
+    for start in range(0, clients, chunk):
+        chosen = indices[start : start + chunk]
+        values = rows.narrow(start, start + chunk).gather(chosen).to(torch.float32)
+        bits = lazy_signs(_unit_values(values, 1 / scale).view(-1), rule, draw=draw, first=start * count)
+        signs[start : start + chunk] = bits.view(chosen.shape)
+    return signs
 
 
 def encode_signs_torch(
@@ -200,21 +208,6 @@ def encode_signs_torch(
         bits[:, size:] = False
         packed[start : start + chunk] = pack_signs(bits)
     return packed
-
-
-def gather_signs_torch(
-    rows: Rows, indices: Tensor, *, scale: float, rule: SignThresholds, draw: Keystream
-) -> Tensor:
-    """A chunk of rows at a time."""
-    clients, count = indices.shape
-    signs = torch.empty((clients, count), dtype=torch.uint8, device=rows.device)
-    chunk = WORD_BITS * max(1, CHUNK_VALUES // (WORD_BITS * max(1, count)))
-    for start in range(0, clients, chunk):
-        chosen = indices[start : start + chunk]
-        values = rows.narrow(start, start + chunk).gather(chosen).to(torch.float32)
-        bits = lazy_signs(_unit_values(values, 1 / scale).view(-1), rule, draw=draw, first=start * count)
-        signs[start : start + chunk] = bits.view(chosen.shape)
-    return signs
 
 
 def _unit_values(values: Tensor, factor: float) -> Tensor:

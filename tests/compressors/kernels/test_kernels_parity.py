@@ -24,7 +24,7 @@ from shuffle_plugins.compressors.kernels import triton_signs
 from shuffle_plugins.compressors.kernels.signs import (
     decode_signs,
     encode_signs_torch,
-    gather_signs_torch,
+    gather_signs,
     pack_signs,
     unpack_signs,
 )
@@ -207,9 +207,10 @@ def test_encoded_signs_of_what_is_not_a_number():
 @pytest.mark.parametrize(("clients", "dim", "count"), [(1, 1, 1), (40, 9, 3), (5_000, 7, 1)])
 def test_gathered_signs(clients, dim, count):
     x, indices = batch(clients, dim), SeededRandomness(2).integers(dim, (clients, count))
-    given = {"scale": 1.3, "rule": SignThresholds(low=1 << 58), "draw": SeededRandomness(1).keystream()}
-    result = gather_signs_triton(x.to(DEVICE), indices.to(DEVICE), **given).cpu()
-    assert torch.equal(result, gather_signs_torch(Rows(x), indices, **given))
+    given = {"scale": 1.3, "draw": SeededRandomness(1).keystream()}
+    rule = SignThresholds(low=1 << 58)
+    result = gather_signs_triton(x.to(DEVICE), indices.to(DEVICE), rule=rule, **given).cpu()
+    assert torch.equal(result, gather_signs(x, indices, low_threshold=rule.low, **given))
 
 
 @pytest.mark.parametrize("columns", [1, 31, 33, 100, 5_000])
