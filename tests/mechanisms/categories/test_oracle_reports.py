@@ -59,7 +59,7 @@ def test_wire_size_and_round_trip(case):
     reports = mechanism.randomize(held(mechanism, 37), randomness=SeededRandomness(1))
     data = reports.to_bytes()
     assert reports.bits_per_report == mechanism.bits_per_report == bits
-    assert len(data) == reports.header_bytes + (37 * bits + 7) // 8
+    assert len(data) == reports.layout.header_bytes + (37 * bits + 7) // 8
     again = Reports.from_bytes(data)
     assert all(torch.equal(a.values, b.values) for a, b in zip(again.fields, reports.fields, strict=True))
     if summable(mechanism):

@@ -22,7 +22,7 @@ def test_public_indices_shorten_reports_which_cannot_be_shuffled(name, options):
     public = get(name, local_epsilon=4.0, dim=50, public_seed=9, **options)
     assert public.bits_per_report == options.get("signs", 1) < private.bits_per_report
     reports = public.randomize(torch.zeros(10, 50), randomness=SeededRandomness(1))
-    assert len(reports.to_bytes()) == reports.header_bytes + (10 * public.bits_per_report + 7) // 8
+    assert len(reports.to_bytes()) == reports.layout.header_bytes + (10 * public.bits_per_report + 7) // 8
     assert private.shufflable
     assert not public.shufflable
     assert public.outcomes() is None
