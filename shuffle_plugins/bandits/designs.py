@@ -58,9 +58,8 @@ def near_optimal_design(actions: Vectors, *, slack: float = 2.0) -> Design:
     dimension = rows.shape[1]
     weights = np.zeros(len(rows))
     weights[_spanning(rows)] = 1 / dimension
-    inverse = np.linalg.inv((rows * weights[:, None]).T @ rows)
     while True:
-        lengths = np.einsum("ki,ij,kj->k", rows, inverse, rows, optimize=True)
+        lengths = _lengths(rows, weights)
         best = int(lengths.argmax())
         largest = float(lengths[best])
         if largest <= slack * dimension:
@@ -68,7 +67,6 @@ def near_optimal_design(actions: Vectors, *, slack: float = 2.0) -> Design:
         step = (largest / dimension - 1) / (largest - 1)
         weights *= 1 - step
         weights[best] += step
-        inverse = np.linalg.inv((rows * weights[:, None]).T @ rows)
     return _design(rows, _pruned(rows, weights))
 
 
@@ -119,6 +117,12 @@ def checked_actions(actions: Vectors) -> Vectors:
     return found
 
 
+def _lengths(rows: Vectors, weights: Floats) -> Floats:
+    """‖a‖² of each row in the inverse of V(π)."""
+    inverse = np.linalg.inv((rows * weights[:, None]).T @ rows)
+    return np.asarray(np.einsum("ki,ij,kj->k", rows, inverse, rows, optimize=True))
+
+
 def _spanning(rows: Vectors) -> Indices:
     """As many rows as there are dimensions, each the one farthest from the span of those before."""
     left = rows.copy()
@@ -153,13 +157,11 @@ def _pruned(rows: Vectors, weights: Floats) -> Floats:
 
 def _design(rows: Vectors, weights: Floats) -> Design:
     support = np.flatnonzero(weights > 0)
-    matrix = (rows[support] * weights[support, None]).T @ rows[support]
-    lengths = np.einsum("ki,ij,kj->k", rows, np.linalg.inv(matrix), rows, optimize=True)
     return Design(
         support=support,
         weights=weights[support] / weights[support].sum(),
         dimension=rows.shape[1],
-        largest=float(lengths.max()),
+        largest=float(_lengths(rows, weights).max()),
     )
 
 

@@ -183,19 +183,9 @@ class PrivateSum(Summation):
 
     Reports of a :class:`~shuffle_plugins.mechanisms.LocalRandomizer` are shuffled and may be seen. In a
     multi-message sum such as :class:`~shuffle_plugins.protocols.VectorSum` the noise of all clients together
-    protects each: only the shuffler may see a single report (:attr:`must_be_summed`).
-
-    A server that gets reports::
-
-        total = mechanism.total(reports)  # totals of groups of clients add up
-        estimate = mechanism.estimate(total, reports=len(reports))
-
-    A host that simulates all clients of a round::
-
-        rows = Rows.of(x)
-        total = mechanism.share(rows, randomness=source)  # shares of groups of clients add up
-        noise = mechanism.common_noise(randomness=source)  # once for the whole round
-        estimate = mechanism.estimate(total if noise is None else total + noise, reports=rows.num_rows)
+    protects each: only the shuffler may see a single report (:attr:`must_be_summed`). A server that gets
+    reports calls ``total`` and ``estimate``; one that simulates all clients ``share``, once per round
+    ``common_noise``, and ``estimate`` (``docs/guides/extending.md``).
 
     Attributes:
         privacy_parameter: the number by which a user sets its privacy.
