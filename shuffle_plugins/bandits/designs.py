@@ -34,8 +34,7 @@ class Design:
     def counts(self, size: float, *, at_most: int) -> Indices:
         """How often to play each action of the support: ⌈π(a)·size⌉, and ``at_most`` times in all, int64.
 
-        Where that many are not left the weights are kept as well as whole numbers can, by largest remainders;
-        zeros only where fewer are left than the support has.
+        Where that many are not left the weights are kept as well as whole numbers can, by largest remainders.
         """
         wanted = np.ceil(self.weights * size - 1e-9).astype(np.int64)
         if wanted.sum() <= at_most:
@@ -59,9 +58,8 @@ def near_optimal_design(actions: Vectors, *, slack: float = 2.0) -> Design:
     dimension = rows.shape[1]
     weights = np.zeros(len(rows))
     weights[_spanning(rows)] = 1 / dimension
-    inverse = np.linalg.inv((rows * weights[:, None]).T @ rows)
     while True:
-        lengths = np.einsum("ki,ij,kj->k", rows, inverse, rows, optimize=True)
+        lengths = _lengths(rows, weights)
         best = int(lengths.argmax())
         largest = float(lengths[best])
         if largest <= slack * dimension:
@@ -69,7 +67,6 @@ def near_optimal_design(actions: Vectors, *, slack: float = 2.0) -> Design:
         step = (largest / dimension - 1) / (largest - 1)
         weights *= 1 - step
         weights[best] += step
-        inverse = np.linalg.inv((rows * weights[:, None]).T @ rows)
     return _design(rows, _pruned(rows, weights))
 
 
@@ -120,6 +117,12 @@ def checked_actions(actions: Vectors) -> Vectors:
     return found
 
 
+def _lengths(rows: Vectors, weights: Floats) -> Floats:
+    """‖a‖² of each row in the inverse of V(π)."""
+    inverse = np.linalg.inv((rows * weights[:, None]).T @ rows)
+    return np.asarray(np.einsum("ki,ij,kj->k", rows, inverse, rows, optimize=True))
+
+
 def _spanning(rows: Vectors) -> Indices:
     """As many rows as there are dimensions, each the one farthest from the span of those before."""
     left = rows.copy()
@@ -154,13 +157,11 @@ def _pruned(rows: Vectors, weights: Floats) -> Floats:
 
 def _design(rows: Vectors, weights: Floats) -> Design:
     support = np.flatnonzero(weights > 0)
-    matrix = (rows[support] * weights[support, None]).T @ rows[support]
-    lengths = np.einsum("ki,ij,kj->k", rows, np.linalg.inv(matrix), rows, optimize=True)
     return Design(
         support=support,
         weights=weights[support] / weights[support].sum(),
         dimension=rows.shape[1],
-        largest=float(lengths.max()),
+        largest=float(_lengths(rows, weights).max()),
     )
 
 

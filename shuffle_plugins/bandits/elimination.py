@@ -178,10 +178,7 @@ class LinearBandit:
 
     @property
     def epsilon(self) -> EpsilonInterval | None:
-        """What the run has cost any client so far, replace-one; None if nothing was protected.
-
-        The cost of the batch that costs most, one whose rewards are still awaited included.
-        """
+        """What the run has cost any client so far, replace-one; None if nothing was protected."""
         costs = [cost for cost in self._costs if cost is not None]
         return max(costs, key=lambda cost: cost.upper) if costs else None
 
@@ -307,10 +304,7 @@ class LinearBandit:
         self._learn(batch, totals, counts)
 
     def update_totals(self, batch: Batch, totals: Floats) -> None:
-        """As :meth:`update`, from unbiased sums in place of reports: (played,), over all reports asked for.
-
-        For simulations, and where somebody else adds the reports up, with its noise.
-        """
+        """As :meth:`update`, from unbiased sums in place of reports: (played,), over all asked for."""
         self._check_open(batch)
         found = np.asarray(totals, dtype=np.float64)
         if found.shape != batch.actions.shape or not np.isfinite(found).all():

@@ -1,8 +1,7 @@
 """How rewards are protected: the models of trust, what a batch costs, and how far noise moves estimates.
 
-A client takes part in one batch only, and later batches follow from what earlier ones released. So the whole
-run costs what its dearest batch costs (parallel composition). Rewards lie in [-1, 1]: replacing one changes
-it by up to 2. (The thesis calibrates noise to 1, for rewards in [0, 1]; its (E.1).) Nothing here loads torch.
+A client takes part in one batch only, so the whole run costs what its dearest batch costs. Rewards lie in
+[-1, 1]: replacing one changes it by up to 2 (in the thesis, (E.1), by 1). Nothing here loads torch.
 """
 
 from __future__ import annotations
@@ -104,10 +103,7 @@ class RewardNoise:
     def totals(
         self, sent: Floats | Reports, *, places: Indices, played: int, randomness: Randomness | None
     ) -> Floats:
-        """Unbiased sums of the rewards of each of ``played`` actions, with all the noise asked for.
-
-        ``places`` are those of the actions among the played.
-        """
+        """Unbiased sums of the rewards of each of ``played`` actions, at ``places``, with all the noise."""
         found: Floats = np.bincount(places, weights=_as_they_are(sent), minlength=played).astype(np.float64)
         return found
 
@@ -371,11 +367,7 @@ def checked_rewards(rewards: Floats) -> Floats:
 
 
 def published_local_epsilon(*, epsilon: float, delta: float, reports: int) -> float:
-    """ε0 of a batch of n shuffled reports by the closed form of the thesis, (6.10) inverted; ε if that is
-    more.
-
-    The form is Theorem 3.1 of Feldman, McMillan and Talwar 2021 and silent for ε0 > ln(n/(16·ln(2/δ))).
-    """
+    """ε0 of a batch of n reports by (6.10) of the thesis, inverted; ε if that is more, or it is silent."""
     checks.target_epsilon(epsilon, name="epsilon")
     checks.delta(delta)
     checks.whole("reports", reports)

@@ -1,8 +1,7 @@
 """Hadamard transforms compiled for this machine's processor.
 
-Compilers vectorise loops over small distances badly, so the innermost butterflies are snippets of LLVM code:
-each loads a handful of whole vector registers, does all its butterflies there, and stores them. numba
-compiles the loops around them once per machine and float type. Functions here check nothing,
+Compilers vectorise loops over small distances badly, so the innermost butterflies are snippets of LLVM code
+on whole vector registers; numba compiles the loops around them. Functions here check nothing,
 :mod:`~shuffle_plugins.compressors.hadamard` does.
 
 One file on purpose: numba's cache notices changes of the file that a function is in, and of no other.
@@ -105,7 +104,7 @@ def _within(builder: ir.IRBuilder, vector: _Value, lanes: int, element: ir.Type)
 def _snippet(bits: int, *, whole: bool) -> _Value:
     """Butterflies between 2**bits vectors, from one row to another or the same, a distance in elements apart.
 
-    With ``whole`` they are neighbours, are transformed inside too, and the last argument multiplies them.
+    With ``whole`` they are neighbours, transformed inside too, and multiplied by the last argument.
     """
 
     @_emitted

@@ -1,10 +1,9 @@
 r"""Walsh-Hadamard transforms of batches, and single coefficients without the whole transform.
 
 H is the 2**k x 2**k matrix with entries :math:`H_{ij} = (-1)^{\mathrm{popcount}(i \wedge j)}` (Sylvester's
-order), so :math:`H H = 2^k I`. Every path (torch, compiled, GPU) applies the butterflies
-(a, b) -> (a + b, a - b) from the largest distance to the smallest; each rounds on its own and nothing is
-fused, so all paths return the same bits, and a single coefficient equals the transform's entry bit for bit.
-16-bit input is transformed in float32 and rounded once.
+order), so :math:`H H = 2^k I`. Every path (torch, compiled, GPU, single coefficients) applies the butterflies
+(a, b) -> (a + b, a - b) from the largest distance to the smallest; each rounds on its own, so all return the
+same bits. 16-bit input is transformed in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -102,10 +101,7 @@ def hadamard_coefficients(x: Tensor | Rows, indices: Tensor, *, signs: Tensor | 
 
 
 def hadamard_scatter(indices: Tensor, values: Tensor, *, dim: int) -> Tensor:
-    """Sum over m of values[m] * H[:, indices[m]], cut to ``dim``: one transform of a histogram.
-
-    Returns (dim,) float64 for float64 values, else float32.
-    """
+    """Sum over m of values[m] * H[:, indices[m]], cut to ``dim``; float64 for such values, else float32."""
     size = padded_dim(dim)
     if indices.shape != values.shape or indices.is_floating_point():
         raise ValueError("indices must be integers of the shape of values")

@@ -158,8 +158,6 @@ def _check_coefficients(coefficients: Tensor) -> None:
 
 _FLOOR = 1e-3  # added to a patch's variance, so that the noise of a flat patch is not made large
 _SAMPLED = 100_000  # public patches that are looked at
-_SMALLEST, _LARGEST = 0.04, 0.5  # radii of discs, over a picture's longer side
-_BEYOND = 0.2  # how far outside the picture a disc's middle may be, over that side
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -305,8 +303,8 @@ def dead_leaves(count: int, *, height: int, width: int, colours: int = 1, seed: 
     pictures = uniform(colours).repeat(1, 1, height, width)
     rows, columns = (torch.arange(size, dtype=torch.float32) for size in (height, width))
     for _ in range(60):
-        radius = side / (_SMALLEST**-2 + uniform() * (_LARGEST**-2 - _SMALLEST**-2)).sqrt()
-        down, across = ((1 + 2 * _BEYOND) * uniform() - _BEYOND for _ in range(2))
+        radius = side / (625 + uniform() * (4 - 625)).sqrt()  # from 1/25 to 1/2 of the side
+        down, across = (1.4 * uniform() - 0.2 for _ in range(2))  # middles may be outside
         inside = (rows[:, None] - height * down).square() + (
             columns - width * across
         ).square() < radius.square()

@@ -78,7 +78,10 @@ class Reporter(ABC):
 
     @abstractmethod
     def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of the sum over those who reported, (dim,). An empty batch sums to zeros."""
+        """Unbiased estimate of the sum over those who reported, (dim,); float32 for vectors, else float64.
+
+        An empty batch sums to zeros, and sums of chunks add up. What was never sent is refused.
+        """
 
     def aggregate(self, reports: Reports) -> Tensor:
         """Unbiased estimate of the mean over those who reported, (dim,); there must be some."""
@@ -134,10 +137,7 @@ class Summation(Reporter):
 
     @abstractmethod
     def total(self, reports: Reports) -> Tensor:
-        """The reports added up; whole numbers if reports must be summed. Totals of disjoint groups add up.
-
-        What this mechanism never produces is refused.
-        """
+        """The reports added up, whole numbers if they must be summed; totals of disjoint groups add up."""
 
     @abstractmethod
     def estimate(self, total: Any, *, reports: int) -> Any:
@@ -183,19 +183,9 @@ class PrivateSum(Summation):
 
     Reports of a :class:`~shuffle_plugins.mechanisms.LocalRandomizer` are shuffled and may be seen. In a
     multi-message sum such as :class:`~shuffle_plugins.protocols.VectorSum` the noise of all clients together
-    protects each: only the shuffler may see a single report (:attr:`must_be_summed`).
-
-    A server that gets reports::
-
-        total = mechanism.total(reports)  # totals of groups of clients add up
-        estimate = mechanism.estimate(total, reports=len(reports))
-
-    A host that simulates all clients of a round::
-
-        rows = Rows.of(x)
-        total = mechanism.share(rows, randomness=source)  # shares of groups of clients add up
-        noise = mechanism.common_noise(randomness=source)  # once for the whole round
-        estimate = mechanism.estimate(total if noise is None else total + noise, reports=rows.num_rows)
+    protects each: only the shuffler may see a single report (:attr:`must_be_summed`). A server that gets
+    reports calls ``total`` and ``estimate``; one that simulates all clients ``share``, once per round
+    ``common_noise``, and ``estimate`` (``docs/guides/extending.md``).
 
     Attributes:
         privacy_parameter: the number by which a user sets its privacy.
@@ -313,13 +303,9 @@ class Mechanism(Ranged, Reporter):
     def blanket(self) -> Blanket:
         """The mechanism's own privacy blanket, for tight accounting."""
 
+    @override
     @abstractmethod
-    def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of the sum over clients, (dim,): of vectors, or how many hold each category.
-
-        Float32 for vectors, float64 for categories. Sums of chunks add up; no reports sum to zero. What this
-        mechanism never sends is refused.
-        """
+    def sum(self, reports: Reports) -> Tensor: ...
 
     def outcomes(self) -> Reports | None:
         """Every report there is, each once, where they are at most 2**16; else None."""
@@ -366,10 +352,7 @@ class Mechanism(Ranged, Reporter):
         )
 
     def read_reports(self, reports: Reports, *below: int) -> tuple[Tensor, ...]:
-        """The whole numbers in reports, an int64 tensor for each field, (reports,) or (reports, width).
-
-        Reports of another mechanism or layout are refused, and values not ``below`` the limit of their field.
-        """
+        """The whole numbers in reports, an int64 tensor for each field, refused unless ``below`` it."""
         return self.layout.read(reports, *below)
 
 
@@ -472,10 +455,7 @@ class LocalRandomizer(Mechanism, PrivateSum):
         return norms
 
     def admitted(self, rows: Rows, norms: Tensor, *, clip: bool) -> tuple[Rows, Tensor]:
-        """The rows to be randomised and their norms: with ``clip`` a row that is not finite becomes zero.
-
-        Without it a row that is outside the ball, or is not finite, is refused.
-        """
+        """Rows and norms to be randomised: what is not finite as zeros with ``clip``, else refused."""
         if clip:
             return rows.finite(norms)
         tolerance = {torch.float64: 1e-9, torch.float32: 1e-5}.get(rows.dtype, 1e-2)
@@ -520,10 +500,7 @@ class FrequencyOracle(Mechanism):
         return "categories"
 
     def variance(self, x: Tensor) -> Tensor:
-        """E‖R(x) - e_x‖² of each client's report, (clients,) float64, for categories x (clients,).
-
-        :attr:`worst_variance`, the same for every category, unless a mechanism says otherwise.
-        """
+        """E‖R(x) - e_x‖² of each client's report, (clients,) float64: by default :attr:`worst_variance`."""
         return torch.full((len(self.check_categories(x)),), self.worst_variance, dtype=torch.float64)
 
     @abstractmethod

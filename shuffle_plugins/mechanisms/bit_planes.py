@@ -67,11 +67,7 @@ def plane_weights(levels: int) -> tuple[float, ...]:
 def budgets(
     levels: int, *, per_place: float | NDArray[np.float64], constants: Constants = Constants.EXACT
 ) -> NDArray[np.float64]:
-    """Budgets of one sign of each level, (levels, …), adding up to ``per_place`` = ε0/samples, a number or
-    many.
-
-    The thesis's are proportional to W^(2/3).
-    """
+    """Budgets of one sign of each level, (levels, …), adding up to ``per_place`` = ε0/samples, or many."""
     total = np.asarray(per_place, dtype=np.float64)
     weights = np.array(plane_weights(levels)).reshape(-1, *[1] * total.ndim)
     printed: NDArray[np.float64] = total * weights ** (2 / 3) / np.sum(weights ** (2 / 3))

@@ -87,18 +87,12 @@ def check_expected(*, clients: int, failure: float) -> None:
 
 
 def flat_lean(level: float) -> float:
-    """The size of the coefficients of the vector ±r·e_1, as a share of r_inf; at most 1.
-
-    All have the same size, as they are a row of a Hadamard matrix; rounded down by single precision's error.
-    """
+    """Size of the coefficients of ±r·e_1, all alike, over r_inf; rounded down by single precision's error."""
     return 1.0 if level <= 1 else _SINGLE_PRECISION / level
 
 
 def aligned_records(*, level: float, dim: int) -> tuple[tuple[float, float], ...]:
-    """Vectors whose rotated coefficients are of one size, or 0: their sizes, and how many are not 0.
-
-    Where the first 2**a numbers are of one size, each 2**a-th coefficient is.
-    """
+    """Vectors whose rotated coefficients are of one size, or 0: their sizes, and how many are not 0."""
     found = []
     for power in range(dim.bit_length()):
         size = flat_lean(level / 2.0 ** (power / 2))

@@ -160,10 +160,7 @@ def optimal_privunit_g(*, local_epsilon: float, dim: int) -> StepDensity:
 
 @lru_cache(maxsize=256)
 def privunit_g_blanket(*, local_epsilon: float, dim: int) -> Blanket:
-    """:func:`~.caps_blanket` of half-spaces; in one dimension there is no third record.
-
-    Opposite half-spaces are disjoint, and s ≤ 1/2.
-    """
+    """:func:`~.caps_blanket` of half-spaces; in one dimension there is no third record."""
     law = optimal_privunit_g(local_epsilon=local_epsilon, dim=dim)
     (threshold,), (measure,) = law.thresholds, law.tails
     if dim == 1:
@@ -195,10 +192,7 @@ class PrivUnitG(HalfSpaceReports):
 
 @lru_cache(maxsize=256)
 def mixed_half_spaces(*, local_epsilon: float, dim: int) -> StepDensity:
-    """The blanket-mixed mechanism of an ε0, with evenly spread thresholds.
-
-    Up to ε0 = 4 within 6 per cent of the least variance for the same information.
-    """
+    """The blanket-mixed mechanism of an ε0, with evenly spread thresholds."""
     checks.dim(dim)
     # The numbers are near the best of a search over both ends at ε0 = 0.1 … 6, as functions of one threshold.
     # Of so many dimensions, so that ours do not depend on the model.

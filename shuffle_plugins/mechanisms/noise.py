@@ -27,6 +27,7 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
 )
 from shuffle_plugins.accounting.numerics.search import narrowed, zero_between
+from shuffle_plugins.accounting.rounds.sums import gaussian_delta
 from shuffle_plugins.compressors.quantization import stochastic_round
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
@@ -305,21 +306,19 @@ class Laplace(DiscreteLaplace):
     bits: int = field(init=False, repr=False, default=FINE_BITS)
 
 
-def gaussian_delta(ratio: float, *, epsilon: float) -> float:
-    """The least δ of noise whose standard deviation is ``ratio`` times the distance of the records.
+def _least_delta(ratio: float, *, epsilon: float) -> float:
+    """δ of noise whose standard deviation is ``ratio`` times the distance of the records.
 
-    Balle, Wang 2018, Theorem 8. With the step μ = 1/ratio and z = ε·ratio − μ/2 it is φ(z)·(M(z) − M(z + μ)),
-    M the Mills ratio; for a small μ the difference is taken as the integral of M' = z·M − 1.
+    For a small step μ = 1/ratio, of which two tails would cancel: with M the Mills ratio and z = ε·ratio −
+    μ/2, φ(z)·(M(z) − M(z + μ)), the difference taken as the integral of M' = z·M − 1.
     """
     half, shift = 0.5 / ratio, epsilon * ratio
-    if half < 0.005:
-        places = shift - half + half * (1 + NODES)
-        slopes = 1 - places * math.sqrt(math.pi / 2) * special.erfcx(places / math.sqrt(2))
-        density = math.exp(-0.5 * (shift - half) ** 2) / math.sqrt(2 * math.pi)
-        return density * half * float(WEIGHTS @ slopes)
-    log_first = float(special.log_ndtr(half - shift))
-    log_second = epsilon + float(special.log_ndtr(-half - shift))
-    return math.exp(log_first) * -math.expm1(log_second - log_first)
+    if half >= 0.005:
+        return gaussian_delta(epsilon, mu=1 / ratio)[1]
+    places = shift - half + half * (1 + NODES)
+    slopes = 1 - places * math.sqrt(math.pi / 2) * special.erfcx(places / math.sqrt(2))
+    density = math.exp(-0.5 * (shift - half) ** 2) / math.sqrt(2 * math.pi)
+    return density * half * float(WEIGHTS @ slopes)
 
 
 @lru_cache(maxsize=256)
@@ -328,7 +327,7 @@ def noise_ratio(*, local_epsilon: float, local_delta: float) -> float:
     epsilon, delta = checks.local_epsilon(local_epsilon), _checked_delta("local_delta", local_delta)
 
     def excess(log_ratio: float) -> float:
-        found = gaussian_delta(math.exp(log_ratio), epsilon=epsilon)
+        found = _least_delta(math.exp(log_ratio), epsilon=epsilon)
         return math.log(max(found, 1e-300) / delta)
 
     return math.exp(zero_between(excess, -8.0, 72.0, xtol=1e-13, rtol=1e-13)) * (1 + _MARGIN)

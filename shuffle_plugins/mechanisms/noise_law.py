@@ -182,10 +182,7 @@ def gaussian_blanket(*, sigma: float, radius: float, tail: float = 1e-18) -> Bla
 
 @lru_cache(maxsize=256)
 def gaussian_instance(*, sigma: float, radius: float) -> Atoms:
-    """The instance of records ±radius plus N(0, sigma²), rounded to whole numbers; both are in steps.
-
-    Everybody else holds −radius, which tells most (section 4 of the proofs on noise).
-    """
+    """That of records ±radius plus N(0, sigma²), in whole steps; everybody else holds −radius."""
     return _gaussian_cells(sigma, ((radius, 1.0),))
 
 

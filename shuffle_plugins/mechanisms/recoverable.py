@@ -130,10 +130,7 @@ class RecoverableResponse(Ranged):
 
 
 def key_reuse_entropy(*, local_epsilon: float, categories: int, samples: int) -> float:
-    """Least entropy, in bits, of a key that hides T samples at ε0 each and recovers them (Theorem 7.6.1).
-
-    T times that of one sample: nothing is saved by using randomness again.
-    """
+    """Least entropy, in bits, of a key that hides T samples at ε0 each: T times one's (Theorem 7.6.1)."""
     one = KeyLaw.shortest(local_epsilon=local_epsilon, categories=categories).entropy_bits
     return checks.whole("samples", samples) * one
 

@@ -156,10 +156,7 @@ def cap_blanket(
 
 @lru_cache(maxsize=256)
 def spread_information(*, local_epsilon: float, signs: int, mean_square: float) -> float:
-    """The most that a pattern tells if the means of its signs have this mean square, in (0, 1].
-
-    ``docs/proofs/accounting.md``, section 3d.
-    """
+    """The most that a pattern tells if its signs' means have this mean square (section 3d of the proofs)."""
     if signs == 1:
         return mean_square * 4 * math.sinh(local_epsilon / 2) ** 2
     cap = cap_parameters(local_epsilon=local_epsilon, signs=signs)
@@ -228,10 +225,7 @@ def three_patterns(*, local_epsilon: float, signs: int) -> Atoms:
 
 @lru_cache(maxsize=256)
 def leaning_patterns(*, local_epsilon: float, signs: int, lean: float) -> Atoms:
-    """The instance of opposite records all of whose signs have means of ±``lean`` before they are sent.
-
-    Everybody else holds x', or has fair signs; a report is read as its agreements with x.
-    """
+    """The instance of opposite records all of whose signs have means of ±``lean`` before they are sent."""
     cap = cap_parameters(local_epsilon=local_epsilon, signs=signs)
     likely = (1 + lean) / 2
     agreed = np.arange(signs + 1)

@@ -253,10 +253,7 @@ class LInfBlock(SignPatternRandomizer):
         return cap_parameters(local_epsilon=self.local_epsilon, signs=self.block or 1)
 
     def blanket(self) -> Blanket:
-        """The cap's, attained by rows of opposite sign in every coordinate where s divides d.
-
-        From below a last block that is padded, and so has random signs, tells nothing.
-        """
+        """The cap's, attained by rows of opposite sign in every coordinate where s divides d."""
         signs = self._cap.signs
         whole = (self.dim // signs) / self._cells.dim
         instances: tuple[Atoms, ...] = ()
@@ -405,10 +402,7 @@ class CoefficientPatterns(CoefficientRandomizer, SignPatternRandomizer):
         return cap_parameters(local_epsilon=self.local_epsilon, signs=self.signs or 1)
 
     def blanket(self) -> Blanket:
-        """The cap's, as a bound, and what a report tells, as no vector is extreme in all coefficients.
-
-        From below client 1 holds r·e_1 or −r·e_1, whose coefficients are all ±r/√D.
-        """
+        """The cap's, as a bound, and what a report tells, as no vector is extreme in all coefficients."""
         epsilon, signs, quiet = self.local_epsilon, self._cap.signs, self.local_epsilon < LOUDEST_EXACT
         size, square = self._frame.size, self._mean_square
         whole = (size // signs) / self._cells.dim if self._together else 1.0

@@ -141,10 +141,7 @@ class UserLevelMean(Ranged):
 
     @property
     def residual_radius(self) -> float:
-        """How far, in l2 norm, a client's mean lies from the centre that is found.
-
-        The smaller of the box, 3τ√P, and 2τ√P with the tail of Hsu, Kakade, Zhang 2012.
-        """
+        """How far, in l2 norm, a client's mean lies from the centre that is found."""
         return self.radius if self.bins == 1 else self._ranged_radius
 
     @property

@@ -5,9 +5,8 @@ from f(θ) + ½ log(2ψ) + KD(θ, μ)/(2ψ), with f the loss on its data, KD how
 of θ, and the *dissimilarity* ψ > 0, learnt too, how much the two may differ. In each round a client takes τ
 local steps and shares what they changed in μ and ψ, clipped once and randomised as one vector.
 
-Girgis, Privacy-preserving distributed machine learning (thesis, UCLA 2023), section 4.5, equation 4.16 and
-Algorithm 4.4.1. The thesis adds noise in every local step, and its bound on the privacy cost of that does not
-hold (:mod:`shuffle_plugins.accounting.published.thesis`).
+Girgis's thesis, section 4.5, equation 4.16 and Algorithm 4.4.1. It adds noise in every local step, and its
+bound on the privacy cost of that does not hold (:mod:`shuffle_plugins.accounting.published.thesis`).
 """
 
 from __future__ import annotations
@@ -35,11 +34,7 @@ _Pullback = Callable[[Tensor], tuple[dict[str, Tensor]]]
 
 
 def distillation_loss(personal_scores: Tensor, global_scores: Tensor) -> Tensor:
-    """KD: the mean Kullback–Leibler divergence of the global model's outputs from the personal model's.
-
-    KL(softmax of ``personal_scores`` ‖ softmax of ``global_scores``) in nats, averaged over examples; both
-    are outputs before the softmax, (examples, classes).
-    """
+    """KD: the mean of KL(softmax of personal ‖ softmax of global scores), (examples, classes), in nats."""
     ours, theirs = personal_scores.log_softmax(-1), global_scores.log_softmax(-1)
     return (ours.exp() * (ours - theirs)).sum(-1).mean()  # vmap would run torch's own kl_div once per client
 
@@ -54,8 +49,7 @@ def prior_loss(
     """−log p(θ) of a personal model drawn around the global one: section 4.5's two other regularizers.
 
     With d numbers, d/2·log(2πσ²) + ‖θ − μ‖²/(2σ²) for the Gaussian and d·log(2b) + ‖θ − μ‖₁/b for the Laplace
-    prior; ``spread`` is σ or b. Added to f, it makes the thesis's (4.15), which local steps on θ and μ
-    minimise in turn; the Gaussian's is the ℓ2 regularizer of earlier work. :class:`AdaPeD` has KD instead.
+    prior; ``spread`` is σ or b. Added to f, it makes the thesis's (4.15). :class:`AdaPeD` has KD instead.
     """
     checks.number("spread", spread, above=0)
     apart = torch.cat([(personal_model[name] - global_model[name]).flatten() for name in global_model])
@@ -197,8 +191,7 @@ class AdaPeD(Ranged):
     def received(self, arrays: Parameters, *, personal_model: Parameters | None = None) -> ClientModels:
         """A client's models at the start of a round, from the arrays that the server sent.
 
-        ``personal_model`` is the θ that the client kept from its last round; None in its first, when θ starts
-        as a copy of μ.
+        ``personal_model`` is the θ that the client kept; None in its first round, when it is a copy of μ.
         """
         if DISSIMILARITY not in arrays:
             raise ValueError(f"the arrays have no {DISSIMILARITY!r}: they are not of AdaPeD")

@@ -124,14 +124,11 @@ PROXIMAL_STEPS = 200
 class Problem(Ranged):
     """A convex loss ℓ(θ, x) over θ in Θ.
 
-    A gradient longer than ``lipschitz``, in the norm, is clipped to that length, so a wrong bound costs
-    accuracy, never privacy.
-
     Attributes:
         domain: Θ.
         gradients: (sub)gradients ∇ℓ(θ, x_i), (clients, dim).
         losses: ℓ(θ, x_i), (clients,); only for reports of progress.
-        lipschitz: L, bound on the length of a gradient in the norm.
+        lipschitz: L, in the norm; a longer gradient is clipped, so a wrong bound costs accuracy, not privacy.
         norm: ℓ1, ℓ2 or ℓ∞. Smoothness and strong convexity are of the ℓ2 norm, whichever this is.
         smoothness: β, Lipschitz constant of the gradient; infinite for a loss that is not smooth.
         strong_convexity: λ, zero if there is none.
