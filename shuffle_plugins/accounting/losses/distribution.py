@@ -32,9 +32,8 @@ class Resolution:
 
 
 FINE = Resolution(tolerance=5e-4, cells=32)
-SINGLE = Resolution(tolerance=5e-5, cells=160)
 COARSE = Resolution(tolerance=6e-3, cells=16)
-"""Resolutions of a short history, of one round that ``resolves_alone``, and of a history of many kinds."""
+"""Resolutions of a short history, and of one of many kinds of rounds."""
 
 RATIO_ERROR = 2.0**-50
 """How far a loss can be off that was read off two masses: eight roundings of numbers near one."""
@@ -102,13 +101,8 @@ def deviation_of(loss: Floats, p: Floats) -> float:
     return float(math.sqrt(max((p * (loss - mean) ** 2).sum() / total, 0.0)))
 
 
-def mass_growth(laws: Sequence[PrivacyLossDistribution], steps: Sequence[int]) -> float:
-    """By what factor a composed δ can be off because the laws' masses are, beyond the 1 + 1e-9 set aside."""
-    return growth_of(math.fsum(step * law.mass_error for step, law in zip(steps, laws, strict=True)))
-
-
 def growth_of(mass_error: float) -> float:
-    """As :func:`mass_growth`, from the laws' errors added up."""
+    """By what factor a composed δ can be off because masses are, beyond the 1 + 1e-9 set aside."""
     return math.exp(min(max(mass_error - _MASS_SLACK, 0.0), _LARGEST_GAIN))
 
 
