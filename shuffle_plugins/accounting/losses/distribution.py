@@ -302,7 +302,8 @@ def tested_outcomes(apart: Floats, accepted: Floats) -> PositiveLosses:
         apart: by how much P is accepted more often than Q, shape (tests,).
         accepted: how often Q is, shape (tests,); in any order.
     """
-    x, y = np.append(0.0, accepted), np.append(0.0, np.maximum(apart, 0.0))
+    told = np.isfinite(apart) & np.isfinite(accepted)  # others left floating-point range
+    x, y = np.append(0.0, accepted[told]), np.append(0.0, np.maximum(apart[told], 0.0))
     order = np.lexsort((-y, x))
     x, y = x[order], y[order]
     last = int(np.argmax(y))

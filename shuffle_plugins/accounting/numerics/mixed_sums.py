@@ -470,7 +470,8 @@ def _log_moments(
         excess, wrong = _moments_less_one(law[:, atoms], weights[None, atoms], tilt, step, count)
         log_modulus, angle = _logarithm(excess[0])
         found.append((log_modulus, angle, wrong[0] * np.exp(-log_modulus)))
-    return tuple(np.stack(each) for each in zip(*found, strict=True))
+    modulus, angles, errors = (np.stack(each) for each in zip(*found, strict=True))
+    return modulus, angles, errors
 
 
 def _logarithm(excess: npt.NDArray[np.complex128]) -> tuple[Floats, Floats]:

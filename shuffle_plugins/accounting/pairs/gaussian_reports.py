@@ -26,6 +26,7 @@ from shuffle_plugins.accounting.losses.distribution import (
 from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.normal_sums import Tilted, smoothed_bounds
+from shuffle_plugins.accounting.pairs.noise import gaussian_profile
 from shuffle_plugins.accounting.terms import CohortDraw, Sampling
 
 _REACH = 9.5  # standard deviations at which integrals over the noise end
@@ -109,11 +110,7 @@ def gaussian_reports_profile(
 
 def _alone(radius: float, rate: float, excess: Floats) -> Floats:
     """A report with its sender's name, of a client that takes part with this probability."""
-    mu = 2 * radius
-    epsilon = np.log1p(excess / rate)
-    first = special.ndtr(mu / 2 - epsilon / mu)
-    second = np.exp(epsilon + special.log_ndtr(-mu / 2 - epsilon / mu))
-    return np.asarray(rate * np.maximum(first - second, 0.0) * (1 + 1e-6) + 1e-30)
+    return rate * gaussian_profile(np.log1p(excess / rate), mu=2 * radius) + 1e-30
 
 
 def _planes(radius: float) -> tuple[Floats, Floats, Floats]:
@@ -233,8 +230,7 @@ def _shuffled(draw: _Draw, excess: Floats) -> Floats:
     theta, population, radius = draw.common, draw.population, np.array([draw.radius])
     kinds = _kinds(*_planes(draw.radius))
     phantom = _kinds(radius, np.zeros(1), radius)
-    top = _kinds(radius, radius, np.zeros(1))
-    levels: tuple[float, ...] = (1e-2, _UNLIKELY)
+    levels: tuple[float, ...] = (0.1, 1e-4, _UNLIKELY)
     if -math.log(_UNLIKELY) * (1 - theta) / (theta * population) < 5e-3:
         levels = (_UNLIKELY,)
     total = np.zeros(len(excess))
@@ -248,7 +244,7 @@ def _shuffled(draw: _Draw, excess: Floats) -> Floats:
         thinned = (1 - theta + theta * u) / u
         found = np.zeros(len(excess))
         for i, e in enumerate(excess.tolist()):
-            bound = _bound(draw, kinds, phantom, top, e, thinned=thinned, lightest=theta / thinned)
+            bound = _bound(draw, kinds, phantom, e, thinned=thinned, lightest=theta / thinned)
             found[i] = min(bound, 1.0)  # infinite where the analysis says nothing
             # 1e-28: of a δ at which a profile may end
             if found[i] < 1e-28:
@@ -265,7 +261,6 @@ def _bound(
     draw: _Draw,
     kinds: _Kinds,
     phantom: _Kinds,
-    top: _Kinds,
     excess: float,
     *,
     thinned: float,
@@ -282,25 +277,21 @@ def _bound(
     cut = min(max(-float(special.ndtri(min(lost, 0.1))), _LEAST_CUT), _LARGEST_CUT)
     lost = float(special.ndtr(-cut))
     own_cut = -float(special.ndtri(min(lost * population * lightest, 1e-5)))
+    # About where the log of the farthest record's moment, up to its third one, times e^(cx)/c² is least.
+    square = math.exp(min(4 * draw.radius**2, 150.0))
+    second, third = (slots * participation * each for each in (square - 1, square**3 - 3 * square + 2))
+    c = float(np.roots([third / 2, second, x, -2]).real.max())
     with np.errstate(over="ignore", invalid="ignore"):
-        c = _contour(top, 0, excess, draw, cut)
-        for _ in range(2):
-            each = _tilted(
-                kinds,
-                excess,
-                c,
-                thinned=thinned,
-                scale=1.0,
-                participation=participation,
-                cut=cut,
-                missed_at_most=1e-6,
-            )
-            # A kind of a longer tail may overtake the one that the contour was made for.
-            overtaking = int(np.argmax(np.nan_to_num(each.log_moment, nan=np.inf)))
-            lower = _contour(kinds, overtaking, excess, draw, cut)
-            if lower > 0.9 * c:
-                break
-            c = lower
+        each = _tilted(
+            kinds,
+            excess,
+            c,
+            thinned=thinned,
+            scale=1.0,
+            participation=participation,
+            cut=cut,
+            missed_at_most=1e-6,
+        )
         own = _tilted(
             phantom,
             excess,
@@ -313,24 +304,6 @@ def _bound(
         )
         missing = lost * slots * participation + float(special.ndtr(-own_cut)) * rate / lightest
         return (_sum_bound(each, own, c, x, slots, missing) + missing) / population
-
-
-def _contour(kinds: _Kinds, kind: int, excess: float, draw: _Draw, cut: float) -> float:
-    """Where this kind's log moment times e^(cx)/c² is least, roughly."""
-    length = float(kinds.length[kind, 0])
-    values = np.minimum(kinds.first[kind], math.expm1(length * (length / 2 + cut)))
-    values = values - (1 + excess) * kinds.second[kind]
-    mass = kinds.mass[kind]
-    reports, x = draw.slots * draw.participation, -draw.population * excess
-    low, high = -12.0, 6.0
-    root = math.sqrt(reports * float((mass * values**2).sum()))
-    for _ in range(40):
-        middle = (low + high) / 2
-        c = math.exp(middle) / root
-        with np.errstate(over="ignore"):
-            slope = reports * float((mass * values * np.expm1(c * values)).sum())
-        low, high = (low, middle) if not slope + x - 2 / c < 0 else (middle, high)
-    return math.exp(low) / root
 
 
 def _sum_bound(each: _Tilted, own: _Tilted, c: float, x: float, slots: int, missing: float) -> float:

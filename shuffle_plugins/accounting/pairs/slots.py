@@ -288,7 +288,7 @@ def _tested(
     profile = _Profile(slots / (changed * participation), slots, u, v, mass)
     points = profile.points(tolerance=8e-4, reach=9.0)
     if changed > 1:  # the likelihoods are no sum, and the best tests are no more those of E ≥ 1
-        points = np.union1d(-points, points)
+        points = np.union1d(-points[points < 5.0], points)
     values, shift, _ = profile.sums(points)
     tests = AcceptingTests(
         shift=shift,
