@@ -206,8 +206,8 @@ def _central() -> list[str]:
         *attained,
         f"{poisson_time['ours, s']:.1f} s and {poisson_time['Flower, s']:.0f} s under Poisson sampling (× "
         f"{poisson_time['ratio']:.2f}), {drawn_time['ours, s']:.1f} s and {drawn_time['Flower, s']:.0f} s",
-        f"for k of n (× {drawn_time['ratio']:.2g}), {full_time['ours, s']:.1g} s and {full_time['Flower, s']:.1g} "
-        f"s without sampling (× {full_time['ratio']:.2f})",
+        f"for k of n (× {drawn_time['ratio']:.2g}), {full_time['ours, s']:.1g} s and "
+        f"{full_time['Flower, s']:.1g} s without sampling (× {full_time['ratio']:.2f})",
         f"its PLD is {min(pld):.4f} to {max(pld):.3f} times our upper end",
         f"RDP {min(rdp):.2f} to {max(rdp):.2f} times",
         f"Opacus's PRV {min(prv):.4f} to {max(prv):.2f} times",
