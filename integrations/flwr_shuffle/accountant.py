@@ -25,7 +25,7 @@ from shuffle_plugins.accounting import (
     ShuffleAccountant,
 )
 from shuffle_plugins.accounting.accountant import check_none_forgotten
-from shuffle_plugins.accounting.rounds.sums import gaussian_delta, gaussian_epsilon
+from shuffle_plugins.accounting.rounds.sums import delta_of_gaussian, epsilon_of_gaussian
 from shuffle_plugins.core import checks
 
 _BACKEND, _SCHEMA = "certified-pld", 1
@@ -55,14 +55,14 @@ class _OneGaussian:
     def epsilon(self, delta: float, *, lower: bool = True) -> EpsilonInterval:
         checks.delta(delta)
         low, high = self._multipliers()
-        upper = gaussian_epsilon(delta, mu=high)[1]
-        least = gaussian_epsilon(delta, mu=low)[0] if lower else 0.0
+        upper = epsilon_of_gaussian(delta, mu=high)[1]
+        least = epsilon_of_gaussian(delta, mu=low)[0] if lower else 0.0
         return EpsilonInterval(lower=least, upper=upper, delta=delta, **self._named)
 
     def delta(self, epsilon: float) -> DeltaInterval:
         checks.number("epsilon", epsilon, at_least=0)
         low, high = self._multipliers()
-        least, most = gaussian_delta(epsilon, mu=low)[0], gaussian_delta(epsilon, mu=high)[1]
+        least, most = delta_of_gaussian(epsilon, mu=low)[0], delta_of_gaussian(epsilon, mu=high)[1]
         return DeltaInterval(lower=least, upper=most, epsilon=epsilon, **self._named)
 
     def would_exceed(

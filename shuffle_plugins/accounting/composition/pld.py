@@ -84,7 +84,7 @@ class _Sums(NamedTuple):
         for law, steps in laws:
             its = law.sums
             added = (_raised(mine, steps, more) for mine, more in zip(found[1:8], its[1:8], strict=True))
-            found = _Sums(found.steps + steps, *added, *map(max, found[8:], its[8:]))
+            found = _Sums._make([found.steps + steps, *added, *map(max, found[8:], its[8:])])
         return found
 
 

@@ -531,7 +531,7 @@ def _removal_losses(
     )
 
 
-def gaussian_delta(epsilon: float, *, mu: float) -> tuple[float, float]:
+def delta_of_gaussian(epsilon: float, *, mu: float) -> tuple[float, float]:
     """δ at ε ≥ 0 of N(μ, 1) against N(0, 1), rounded down and up: Balle, Wang 2018, Theorem 8."""
     if mu == 0:
         return 0.0, 0.0
@@ -545,12 +545,12 @@ def gaussian_delta(epsilon: float, *, mu: float) -> tuple[float, float]:
     return max(above - below - lost, 0.0), min(max(above - below, 0.0) + lost, 1.0)
 
 
-def gaussian_epsilon(delta: float, *, mu: float) -> tuple[float, float]:
+def epsilon_of_gaussian(delta: float, *, mu: float) -> tuple[float, float]:
     """ε at δ of N(μ, 1) against N(0, 1), rounded down and up by some 1e-9 of it."""
     most = mu * (mu / 2 + math.sqrt(-2 * math.log(delta)))  # Φ(−x) ≤ e^(−x²/2)
 
     def excess(epsilon: float) -> float:
-        return math.log(gaussian_delta(epsilon, mu=mu)[1] / delta)
+        return math.log(delta_of_gaussian(epsilon, mu=mu)[1] / delta)
 
     if mu == 0 or excess(0.0) <= 0:
         return 0.0, 0.0
@@ -559,9 +559,9 @@ def gaussian_epsilon(delta: float, *, mu: float) -> tuple[float, float]:
     found = zero_between(excess, 0.0, most, xtol=0.0, rtol=1e-10)
     lower = upper = found
     apart = 1e-9
-    while gaussian_delta(upper, mu=mu)[1] > delta:
+    while delta_of_gaussian(upper, mu=mu)[1] > delta:
         upper, apart = found * (1 + apart), 2 * apart
-    while lower > 0 and gaussian_delta(lower, mu=mu)[0] < delta:
+    while lower > 0 and delta_of_gaussian(lower, mu=mu)[0] < delta:
         lower, apart = max(found * (1 - apart), 0.0), 2 * apart
     return lower, upper
 

@@ -415,10 +415,17 @@ def test_a_history_that_was_replaced_is_composed_anew() -> None:
             ShuffleRound(local_epsilon=level, population=50, cohort=50).dominating_pair(), kind="upper"
         )
 
-    kept, steps = LossHistory(law), [3, 5, 7, 2]
-    for rounds in ([1.0, 0.5, 0.25], [2.0, 0.5, 0.25, 1.0], [2.0, 0.5, 1.0, 0.25], [0.5, 0.5, 1.0, 0.25]):
-        found = LossComposition(rounds, steps[: len(rounds)], history=kept).epsilon(1e-5)
-        assert found == LossComposition(rounds, steps[: len(rounds)], history=LossHistory(law)).epsilon(1e-5)
+    kept = LossHistory(law)
+    for levels, steps in (
+        ([1.0, 0.5, 0.25], [3, 5, 7]),
+        ([1.0, 0.5], [3, 5]),
+        ([1.0, 0.5], [3, 6]),
+        ([1.0, 0.5, 0.5, 0.25], [3, 6, 2, 9]),
+        ([2.0, 0.5, 0.25, 1.0], [3, 6, 2, 9]),
+        ([2.0], [3]),
+    ):
+        found, anew = (LossComposition(levels, steps, history=each) for each in (kept, LossHistory(law)))
+        assert found.epsilon(1e-5) == pytest.approx(anew.epsilon(1e-5), rel=1e-12)
 
 
 def test_many_laws_have_the_transform_that_they_have_one_by_one() -> None:
