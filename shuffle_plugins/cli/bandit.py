@@ -82,8 +82,8 @@ def bandit_command(
     bandit = bandits.LinearBandit(actions=features, horizon=horizon, privacy=privacy)
     output.progress("planning")
     plan = bandit.plan()
-    last = horizon - sum(batch.reports for batch in plan)
-    spent = [batch.epsilon for batch in plan if batch.epsilon is not None]
+    last = horizon - sum(batch.size for batch in plan)
+    spent = [batch.noise.epsilon for batch in plan if batch.noise.epsilon is not None]
     dearest = max(spent, key=lambda cost: cost.upper) if spent else None
     values = {
         "model": model,
@@ -93,10 +93,10 @@ def bandit_command(
         "batches": [
             {
                 "batch": batch.number,
-                "clients": batch.reports,
-                "actions": batch.actions,
-                "local_epsilon": batch.local_epsilon,
-                "epsilon": None if batch.epsilon is None else batch.epsilon.upper,
+                "clients": batch.size,
+                "actions": len(batch.actions),
+                "local_epsilon": batch.noise.local_epsilon,
+                "epsilon": None if batch.noise.epsilon is None else batch.noise.epsilon.upper,
                 "width": batch.width,
             }
             for batch in plan
@@ -108,10 +108,10 @@ def bandit_command(
     rows = [
         {
             "batch": str(batch.number),
-            "clients": f"{batch.reports:,}",
-            "actions": str(batch.actions),
-            "ε0": None if batch.local_epsilon is None else up(batch.local_epsilon),
-            "ε": None if batch.epsilon is None else up(batch.epsilon.upper),
+            "clients": f"{batch.size:,}",
+            "actions": str(len(batch.actions)),
+            "ε0": None if batch.noise.local_epsilon is None else up(batch.noise.local_epsilon),
+            "ε": None if batch.noise.epsilon is None else up(batch.noise.epsilon.upper),
             "width": up(batch.width),
         }
         for batch in plan

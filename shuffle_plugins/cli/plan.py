@@ -336,7 +336,7 @@ def recipe_command(
     rows = [dict(zip(("name", "value", "reason"), row, strict=True)) for row in found.settings()]
     values = asdict(found) | {
         "epsilon": output.interval_json(found.epsilon),
-        "neighbouring_relation": found.neighbouring_relation,
+        "neighbouring_relation": found.epsilon.neighbouring_relation,
         "signal_to_noise_ratio": found.expected_noise.signal_to_noise_ratio,
         "settings": rows,
     }

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,8 +19,8 @@ from shuffle_plugins.cli.commands import number_option, option
 from shuffle_plugins.cli.output import up
 
 if TYPE_CHECKING:
+    from shuffle_plugins.ledger.budget import Budget, Spent
     from shuffle_plugins.ledger.client import ClientSpending
-    from shuffle_plugins.ledger.summary import Budget, Spent
 
 _LEDGER_DELTA = 1e-5  # unless one is given: ledgers hold rounds, and no δ
 _SQLITE, _ZIP = b"SQLite format 3\0", b"PK\x03\x04"  # how ledgers, and files of torch.save, begin
@@ -139,32 +139,22 @@ def _read_state(path: Path, *, by_torch: bool) -> Mapping[str, Any]:
             ) from error
     if isinstance(found, Mapping):
         found = found.get(_CHECKPOINT_KEY, found)
-    if not isinstance(found, Mapping) or "history" not in found:
+    if not isinstance(found, Mapping) or not {"history", "core"} & set(found):
         raise ValueError(f"{path} holds no accountant's state: give what its state_dict() returned")
-    return cast(Mapping[str, Any], found)
+    return found
 
 
 def _accountant_of(
     state: Mapping[str, Any],
 ) -> accounting.ShuffleAccountant | accounting.FederatedAccountant:
     """The accountant whose state it is: of one adversary, of federated rounds, or of the Opacus engine."""
+    if "core" in state:  # the engine's own form
+        return _accountant_of(state["core"])
     kept = {name: accounting.as_tuples(value) for name, value in state.items()}
-    if "mechanism" not in kept or "participation" in kept:
-        kind = accounting.FederatedAccountant if "participation" in kept else accounting.ShuffleAccountant
-        accountant = kind(method=kept.get("method", "pld"))
-        accountant.load_state_dict(kept)
-        return accountant
-    # The engine's own form: its accountant's name ends in the method.
-    if kept.get("neighbouring_relation") != accounting.NEIGHBOURING_RELATION:
-        raise ValueError(f"the state is for other neighbours than {accounting.NEIGHBOURING_RELATION}")
-    method = str(kept["mechanism"]).rpartition("_")[2]
-    of_engine = accounting.ShuffleAccountant(method=cast(accounting.Method, method))
-    try:
-        for saved_round, steps in kept["history"]:
-            of_engine.step(accounting.Round.from_state(saved_round), num_steps=steps)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"the saved history is damaged: {error}") from error
-    return of_engine
+    kind = accounting.FederatedAccountant if "participation" in kept else accounting.ShuffleAccountant
+    accountant = kind(method=kept.get("method", "pld"))
+    accountant.load_state_dict(kept)
+    return accountant
 
 
 # -- budget -------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ from shuffle_plugins.secure_aggregation.sharing import (
 )
 from shuffle_plugins.shuffler import keys
 from shuffle_plugins.shuffler.keys import KEY_BYTES, SealingKey, SigningKey
-from shuffle_plugins.shuffler.service import BatchService, Statement, encoded_number, positions, statement
+from shuffle_plugins.shuffler.service import BatchService, encoded_number, positions, statement
 from shuffle_plugins.shuffler.shuffler import TOKEN_BYTES, BatchRefused, Refusal, ShuffleError
 
 COMMITMENT_BYTES = 32
@@ -126,14 +126,14 @@ def aggregation_digest(
 ) -> bytes:
     """Digest of a request, 32 bytes: of what is to be done with the envelopes, and of their order."""
     kind = b"shuffle-plugins/1 aggregator request"
-    inputs = [statement(kind, *parts).digest for parts in (commitments, envelopes)]
+    inputs = [statement(kind, *parts) for parts in (commitments, envelopes)]
     asked = (step.encode(), terms.digest(), encoded_number(minimum))
-    return statement(kind, *asked, *inputs, *further).digest
+    return statement(kind, *asked, *inputs, *further)
 
 
 def answer_statement(
     *, request: bytes, rejected: Mapping[int, Refusal], given: Sequence[bytes] = ()
-) -> Statement:
+) -> bytes:
     """An aggregator's statement of what it gives: its sum, or a verifier share of each good envelope.
 
     The request says which of them it is, or that envelopes were only to be checked.

@@ -117,12 +117,8 @@ def test_files_that_are_no_state_are_refused_in_a_line(run: CommandLine, tmp_pat
         (b"[1, 2]", "holds no accountant's state"),
         (b'{"history": 3}', "not a state of ShuffleAccountant"),
         (b'{"history": 3, "participation": 1}', "not a state of FederatedAccountant"),
-        (
-            b'{"history": [[1, 2]], "mechanism": "x_pld", "neighbouring_relation": "replace-one"}',
-            "is damaged",
-        ),
-        (b'{"history": [], "mechanism": "x_pld", "neighbouring_relation": "add"}', "other neighbours"),
-        (b'{"history": [], "mechanism": "x_y", "neighbouring_relation": "replace-one"}', "method must be"),
+        (b'{"core": {"method": "pld"}, "mechanism": "x_pld"}', "not a state of ShuffleAccountant"),
+        (b'{"core": {"method": "x"}, "mechanism": "x_pld"}', "method must be"),
     ):
         path.write_bytes(content)
         code, out, err = run(str(path), "-d", "1e-5")

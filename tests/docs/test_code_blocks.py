@@ -23,7 +23,7 @@ DEPLOYED = (
     "test_the_commands_of_the_examples_readme_deploy_it_and_nothing_is_left"
 )
 EXTENDING = "tests/testing/test_conformance_extending.py"
-RECIPES = "tests/opacus_shuffle/test_opacus_recipes.py"
+RECIPES = "tests/opacus_shuffle/test_opacus_page.py"
 APP = "examples/flower-mnist/README.md"
 RUN_BY = {
     ("README.md", "examples/opacus_mnist.py"): ".ci/run::main_job",
@@ -56,7 +56,7 @@ RUN_BY = {
     ("docs/guides/opacus.md", "import lightning"): f"{RECIPES}::test_lightning",
     ("docs/guides/opacus.md", "BertConfig"): f"{RECIPES}::test_transformers",
     ("docs/guides/opacus.md", "engine.load_checkpoint"): (
-        "tests/opacus_shuffle/test_opacus_checkpoints.py::test_the_page_on_resuming_does_what_it_says"
+        "tests/opacus_shuffle/test_opacus_page.py::test_the_page_on_resuming_does_what_it_says"
     ),
     ("docs/guides/shuffling.md", "flwr_shuffle.guard"): (
         "tests/flwr_shuffle/test_guard.py::test_the_pages_commands_make_the_program_and_the_list"

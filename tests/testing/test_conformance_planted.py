@@ -17,7 +17,6 @@ from shuffle_plugins.mechanisms import (
     PrivUnit,
     get,
 )
-from shuffle_plugins.mechanisms.oracles import ideal_k_ary_response
 from shuffle_plugins.mechanisms.sign_patterns import cap_parameters
 from shuffle_plugins.randomness import SecureRandomness
 from shuffle_plugins.testing import CHECKS, ConformanceError, Status, check_mechanism
@@ -228,7 +227,7 @@ def shrunk(mechanism, blanket, share):
 BlanketOfABillionCategories = but(
     KRR,
     "blanket",
-    lambda self, sound: ideal_k_ary_response(local_epsilon=self.local_epsilon, categories=10**9),
+    lambda self, sound: get("k-rr", local_epsilon=self.local_epsilon, dim=10**9).blanket(),
 )
 
 
