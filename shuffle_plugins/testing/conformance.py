@@ -54,12 +54,7 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConformanceReport:
-    """All checks of one mechanism.
-
-    Attributes:
-        mechanism: name of the mechanism that was checked.
-        results: every check in every setting, in the order in which they ran.
-    """
+    """All checks of one mechanism, in every setting, in the order in which they ran."""
 
     mechanism: str
     results: tuple[CheckResult, ...]
@@ -79,11 +74,7 @@ class ConformanceReport:
         return tuple(result for result in self.results if result.check == check)
 
     def raise_on_failure(self) -> None:
-        """Raise if the mechanism does not conform.
-
-        Raises:
-            ConformanceError: if a check failed, or none passed; it lists what failed.
-        """
+        """Raise a :class:`ConformanceError` if a check failed, or none passed; it lists what failed."""
         if self.failures:
             listed = "\n".join(f"  {result}" for result in self.failures)
             raise ConformanceError(f"{self.mechanism} does not conform:\n{listed}")
@@ -149,10 +140,6 @@ _BUILDING = "builds"
 _PARAMETERS = "refuses bad parameters"
 _LEAST_SAMPLES = 1000
 _TELLING = (0.02, 12.0)  # between these ε0 a sample of reports tells most
-DEFAULT_DIMS = (1, 2, 7)
-DEFAULT_LOCAL_EPSILONS = (1e-4, 1.5, 50.0)
-DEFAULT_SAMPLES = 50_000
-DEFAULT_RADIUS = 0.5
 
 
 def _name(check: Check) -> str:
@@ -166,20 +153,19 @@ CHECKS: tuple[str, ...] = (_BUILDING, _PARAMETERS, *map(_name, _CHECKS))
 def check_mechanism(
     factory: str | MechanismFactory,
     *,
-    dims: Sequence[int] = DEFAULT_DIMS,
-    local_epsilons: Sequence[float] = DEFAULT_LOCAL_EPSILONS,
-    radius: float | None = DEFAULT_RADIUS,
+    dims: Sequence[int] = (1, 2, 7),
+    local_epsilons: Sequence[float] = (1e-4, 1.5, 50.0),
+    radius: float | None = 0.5,
     checks: Sequence[str] = CHECKS,
-    samples: int = DEFAULT_SAMPLES,
+    samples: int = 50_000,
     variance_is_bound: bool = False,
     records: Records | None = None,
     seed: int = 0,
 ) -> ConformanceReport:
     """Check what a mechanism promises: ε0, no bias, error, size, seeds, order, devices, refusals.
 
-    Everything but the two checks of default randomness is determined by ``seed``. A sound mechanism fails a
-    statistical check in about one run of ten thousand, and then another seed tells. Nothing is raised for a
-    mechanism that does not conform.
+    A sound mechanism fails a statistical check in about one run of ten thousand, and then another ``seed``
+    tells. Nothing is raised for a mechanism that does not conform.
 
     Args:
         factory: a registered name, or a callable that takes ``local_epsilon`` and ``dim``, and ``radius`` if
@@ -187,13 +173,11 @@ def check_mechanism(
         dims, local_epsilons: dimensions (or numbers of categories) and ε0 to try; those that the factory
             refuses with a ValueError are reported as skipped.
         radius: passed to factories that take one; None for their default.
-        checks: names of the checks to run, of :data:`CHECKS`.
         samples: reports per record in statistical checks, at least 1000; fewer in large dimensions, and a
             fifth where ε0 is so small or large that samples tell little.
         variance_is_bound: whether ``variance`` is documented as an upper bound rather than the value.
         records: for a domain smaller than the ball: gives records (records, dim) of it, float64, those that
             tell most first.
-        seed: any whole number.
     """
     unknown = sorted(set(checks) - set(CHECKS))
     if unknown:
