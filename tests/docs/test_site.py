@@ -89,14 +89,6 @@ def until(browser: Any, condition: Any) -> Any:
     return WebDriverWait(browser, PATIENCE, poll_frequency=0.05).until(lambda _: condition())
 
 
-def in_sight(browser: Any, element: Any) -> bool:
-    """Whether an element has a size and lies between the left and the right edge of the window."""
-    place = "const r = arguments[0].getBoundingClientRect(); return [r.left, r.right, r.width * r.height]"
-    left, right, area = browser.execute_script(place, element)
-    width = browser.execute_script("return document.documentElement.clientWidth")
-    return bool(element.is_displayed() and 0 <= left < right <= width + 1 and area > 0)
-
-
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_fits_its_window_and_loads_what_it_shows(browser: Any, page: str, width: int) -> None:
@@ -110,30 +102,6 @@ def test_a_page_fits_its_window_and_loads_what_it_shows(browser: Any, page: str,
     assert browser.execute_script(BROKEN_IMAGES) == []
     assert browser.execute_script(FLAT_FORMULAS) == 0
     assert browser.get_log("browser") == [], "no errors on the console"
-
-
-@pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_the_navigation_is_reached_and_leads_to_another_page(browser: Any, width: int) -> None:
-    from selenium.webdriver.common.by import By
-
-    resize(browser, width)
-    browser.get(f"{SITE.as_uri()}/docs/guides/mechanisms.html")
-    link = browser.find_element(By.CSS_SELECTOR, ".sidebar-tree a[href$='start/opacus.html']")
-    if width == NARROW:
-        assert not in_sight(browser, link)
-        browser.find_element(By.CSS_SELECTOR, ".mobile-header .nav-overlay-icon").click()
-    until(browser, lambda: in_sight(browser, link))
-    link.click()
-    until(browser, lambda: browser.current_url.endswith("/docs/start/opacus.html"))
-    browser.back()
-    until(browser, lambda: browser.current_url.endswith("/docs/guides/mechanisms.html"))
-    contents = browser.find_element(By.CSS_SELECTOR, ".toc-tree a[href='#vectors']")
-    if width == NARROW:
-        closed = "document.querySelectorAll('.sidebar-toggle').forEach(each => { each.checked = false })"
-        browser.execute_script(closed)
-        assert not in_sight(browser, contents)
-        browser.find_element(By.CSS_SELECTOR, ".mobile-header .toc-overlay-icon").click()
-    until(browser, lambda: in_sight(browser, contents))
 
 
 def test_a_search_finds_a_page(browser: Any) -> None:
