@@ -7,22 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browsers import CHROMIUM, DRIVER, PATIENCE, opened
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-DRIVER = shutil.which("chromedriver")
 SITE = Path(os.environ.get("BUILT_SITE", "")).resolve()
-FLAGS = [
-    *("headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-sync"),
-    *("disable-background-networking", "disable-component-update", "disable-extensions"),
-]
 WIDE, NARROW = 1400, 390
-PATIENCE = 120  # seconds; only a page that hangs needs them
 
 PAGES = [
     "index",  # leads to the next
@@ -66,16 +59,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in (*FLAGS, f"user-data-dir={tmp_path_factory.mktemp('profile')}", f"window-size={WIDE},1000"):
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=DRIVER))
-    driver.command_executor.client_config.timeout = 10 * PATIENCE  # a busy machine answers late
-    yield driver
-    driver.quit()
+    with opened(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
 
 
 def resize(browser: Any, width: int) -> None:
