@@ -92,10 +92,12 @@ def _frequencies(
         str,
         choice_option(
             "--protocol NAME",
-            "one-message (one shuffled report of few bits), counted-unary (a bit for each category, flipped "
-            "at random; only the sum of each bit is seen) or histogram-sum (noise from coins that all "
-            "clients throw, only sums are seen; least error for large categories).",
-            ("one-message", "counted-unary", "histogram-sum"),
+            "What clients send",
+            {
+                "one-message": "one shuffled report of few bits",
+                "counted-unary": "a bit for each category, flipped at random; only sums are seen",
+                "histogram-sum": "coins of all clients, only sums are seen; least error where many hold one",
+            },
         ),
     ] = "one-message",
     confidence: Annotated[float, number_option("--confidence C", "Of all intervals together.")] = 0.95,
