@@ -108,33 +108,12 @@ MechanismFactory = Callable[..., Mechanism]
 
 Check = Callable[[Case], Measured]
 
-_CHECKS: tuple[Check, ...] = (
-    privacy.probabilities_sum_to_one,
-    privacy.keeps_local_epsilon,
-    privacy.sampler_follows_its_law,
-    privacy.withstands_the_audit,
-    privacy.can_be_accounted,
-    privacy.is_covered_by_its_blanket,
-    interface.is_unbiased,
-    interface.has_the_declared_variance,
-    interface.is_bounded_by_its_worst_variance,
-    interface.sums_like_its_reports,
-    interface.takes_its_bits_on_the_wire,
-    interface.survives_the_wire,
-    interface.refuses_foreign_reports,
-    interface.bounds_forged_reports,
-    interface.repeats_under_a_seed,
-    interface.differs_without_a_seed,
-    interface.does_not_depend_on_order,
-    interface.leaves_its_input_alone,
-    interface.agrees_between_devices,
-    interface.takes_an_empty_batch,
-    interface.takes_every_dtype,
-    interface.refuses_malformed_batches,
-    interface.takes_what_is_not_finite_for_zeros,
-    interface.refuses_rows_outside_the_ball,
-    interface.clips_into_the_ball,
-    interface.clipping_while_randomising_is_clipping_first,
+# All public functions of both modules, in their order.
+_CHECKS: tuple[Check, ...] = tuple(
+    each
+    for module in (privacy, interface)
+    for name, each in vars(module).items()
+    if inspect.isfunction(each) and each.__module__ == module.__name__ and not name.startswith("_")
 )
 _BUILDING = "builds"
 _PARAMETERS = "refuses bad parameters"
@@ -214,23 +193,14 @@ def check_mechanism(
 
 
 def _builder(factory: str | MechanismFactory, *, radius: float | None) -> MechanismFactory:
+    build: MechanismFactory
     if isinstance(factory, str):
-        registry.summary(factory)
-        by_name = partial(registry.get, factory)
-
-        def named(**parameters: object) -> Mechanism:
-            try:
-                built: Mechanism = by_name(**({"radius": radius} | parameters))  # type: ignore[arg-type]
-            except TypeError as error:
-                if "radius" in parameters or "takes no option radius" not in str(error):
-                    raise
-                built = by_name(**parameters)  # type: ignore[arg-type]
-            return built
-
-        return named
-    parameters = inspect.signature(factory).parameters
-    takes = "radius" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    return partial(factory, radius=radius) if takes and radius is not None else factory
+        build = partial(registry.get, factory)
+        takes = registry.kind_of(factory) is registry.Kind.VECTORS
+    else:
+        build, parameters = factory, inspect.signature(factory).parameters
+        takes = "radius" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return partial(build, radius=radius) if takes and radius is not None else build
 
 
 def _built(
