@@ -141,8 +141,8 @@ def check_words(counts: NDArray[np.int64], *, seed: bytes) -> Words:
     r"""Two random linear combinations of counts, mod 2^64: uint64 (2,), which add up as counts do.
 
     Who does not know the seed and changes the counts of a sum, of w bits, and its words stays unnoticed with
-    a probability of at most :math:`2^{-2(65 - w)}`: a difference :math:`e \ne 0` has an entry that 2^w does not
-    divide, so for a uniform r the product :math:`\langle r, e\rangle` is uniform on at least
+    a probability of at most :math:`2^{-2(65 - w)}`: a difference :math:`e \ne 0` has an entry that 2^w does
+    not divide, so for a uniform r the product :math:`\langle r, e\rangle` is uniform on at least
     :math:`2^{65 - w}` numbers (Cramer, Damgård, Escudero, Scholl, Xing 2018, "SPDZ2k", Lemma 1).
 
     ``seed`` are 32 bytes that the server and the clients of a round know, and the aggregators do not.
