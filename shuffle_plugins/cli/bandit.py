@@ -24,8 +24,8 @@ def bandit_command(
         str,
         choice_option(
             "--model WHO",
-            "Who is trusted: shuffled, central (the server), local or non-private.",
-            ("central", "local", "shuffled", "non-private"),
+            "Who is trusted",
+            {"shuffled": "", "central": "the server", "local": "", "non-private": ""},
         ),
     ] = "shuffled",
     epsilon: Annotated[
@@ -35,14 +35,14 @@ def bandit_command(
     dim: Annotated[int, whole_option("--dim D", "Dimensions of random actions.")] = 2,
     mechanism: Annotated[
         str,
-        choice_option("--mechanism NAME", "Of rewards: laplace or binary-rr.", ("laplace", "binary-rr")),
+        choice_option("--mechanism NAME", "Of rewards", {"laplace": "", "binary-rr": ""}),
     ] = "laplace",
     bound: Annotated[
         str,
         choice_option(
             "--bound NAME",
-            "Of ε0 if shuffled: certified (the accountant) or published (closed form).",
-            ("certified", "published"),
+            "Of ε0 if shuffled",
+            {"certified": "by the accountant", "published": "closed form"},
         ),
     ] = "certified",
     as_json: commands.JsonOption = False,

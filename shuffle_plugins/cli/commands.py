@@ -86,15 +86,16 @@ number_option = partial(option, read=read_number)
 whole_option = partial(option, read=read_whole)
 
 
-def choice_option(spec: str, help: str, among: Collection[str]) -> Any:
-    """An option whose value is one of a few words."""
+def choice_option(spec: str, what: str, among: Mapping[str, str]) -> Any:
+    """An option whose value is one of a few words; ``among`` has what they mean, where they do not say it."""
 
     def read(text: str) -> str:
         if text not in among:
             raise typer.BadParameter(f"{text!r} is not one of {', '.join(among)}")
         return text
 
-    return option(spec, help, read)
+    told = ", ".join(f"{name} ({text})" if text else name for name, text in among.items())
+    return option(spec, f"{what}: {told}.", read)
 
 
 class AskedNumber(NamedTuple):
@@ -149,11 +150,6 @@ NUMBERS = {
 """The numbers of a question, by their options' names without dashes in front."""
 
 
-def _one_of_these(spec: str, what: str, among: dict[str, str]) -> Any:
-    told = ", ".join(f"{name} ({text})" for name, text in among.items())
-    return choice_option(spec, f"{what}: {told}.", among)
-
-
 PopulationOption = Annotated[int, NUMBERS["population"].option()]
 CohortOption = Annotated[float | None, NUMBERS["cohort"].option()]
 LocalEpsilonOption = Annotated[float, NUMBERS["local-epsilon"].option()]
@@ -161,13 +157,11 @@ RoundsOption = Annotated[int, NUMBERS["rounds"].option()]
 DeltaOption = Annotated[float, NUMBERS["delta"].option()]
 DimOption = Annotated[int | None, NUMBERS["dim"].option()]
 VectorDimOption = Annotated[int, whole_option("--dim D", "Length of a client's vector.")]
-SamplingOption = Annotated[str, _one_of_these("--sampling SCHEME", "How the cohort is chosen", SAMPLINGS)]
-AdversaryOption = Annotated[str, _one_of_these("--adversary WHO", "Who watches", ADVERSARIES)]
+SamplingOption = Annotated[str, choice_option("--sampling SCHEME", "How the cohort is chosen", SAMPLINGS)]
+AdversaryOption = Annotated[str, choice_option("--adversary WHO", "Who watches", ADVERSARIES)]
 MethodOption = Annotated[
     Literal["pld", "rdp"],
-    choice_option(
-        "--method HOW", "How the certified interval composes: pld (tightest) or rdp.", ("pld", "rdp")
-    ),
+    choice_option("--method HOW", "How the certified interval composes", {"pld": "tightest", "rdp": ""}),
 ]
 TargetOption = Annotated[float, number_option("--target-epsilon EPS", "ε to stay within.")]
 RadiusOption = Annotated[float, number_option("--radius R", "Radius of the ball of the vectors.")]

@@ -18,8 +18,8 @@ def dap_task_command(
         str,
         choice_option(
             "--protocol NAME",
-            "counted-unary, histogram-sum, unary-l1-sum or vector-sum.",
-            ("counted-unary", "histogram-sum", "unary-l1-sum", "vector-sum"),
+            "Which sum",
+            dict.fromkeys(("counted-unary", "histogram-sum", "unary-l1-sum", "vector-sum"), ""),
         ),
     ] = "counted-unary",
     encoding: Annotated[
@@ -38,8 +38,8 @@ def dap_task_command(
         str,
         choice_option(
             "--format FORM",
-            "json (everything), janus (of a task file, YAML) or divviup (JSON).",
-            ("json", "janus", "divviup"),
+            "What for",
+            {"json": "everything", "janus": "of a task file, YAML", "divviup": "JSON"},
         ),
     ] = "json",
 ) -> None:

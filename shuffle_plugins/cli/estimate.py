@@ -92,10 +92,12 @@ def _frequencies(
         str,
         choice_option(
             "--protocol NAME",
-            "one-message (one shuffled report of few bits), counted-unary (a bit for each category, flipped "
-            "at random; only the sum of each bit is seen) or histogram-sum (noise from coins that all "
-            "clients throw, only sums are seen; least error for large categories).",
-            ("one-message", "counted-unary", "histogram-sum"),
+            "What clients send",
+            {
+                "one-message": "one shuffled report of few bits",
+                "counted-unary": "a bit for each category, flipped at random; only sums are seen",
+                "histogram-sum": "coins of all clients, only sums are seen; least error where many hold one",
+            },
         ),
     ] = "one-message",
     confidence: Annotated[float, number_option("--confidence C", "Of all intervals together.")] = 0.95,
@@ -105,11 +107,12 @@ def _frequencies(
     names, held = values.read()
     from shuffle_plugins import protocols
 
-    kind, size = {
+    kinds: dict[str, tuple[Any, str]] = {
         "one-message": (protocols.FrequencyEstimation, "categories"),
         "counted-unary": (protocols.CountedUnary, "length"),
         "histogram-sum": (protocols.HistogramSum, "categories"),
-    }[protocol]
+    }
+    kind, size = kinds[protocol]
     output.progress("calibrating")
     built: Any = kind.calibrated(**{size: len(names)}, cohort=len(held), epsilon=target_epsilon, delta=delta)
     if protocol == "one-message":
@@ -126,7 +129,7 @@ def _frequencies(
         "upper": bars.upper,
         "distribution": histogram.distribution,
     }
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"category": name} | {key: float(column[i]) for key, column in columns.items()}
         for i, name in enumerate(names)
     ]
@@ -281,7 +284,7 @@ def _refine(
         f"{protocol.separate_randomness_bits:.3f} for a report to each level"
     )
     heading = {f"{each['who']}, ε0 = {each['local_epsilon']:g}": each for each in found}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"category": name} | {word: f"{each['frequencies'][name]:.2%}" for word, each in heading.items()}
         for name in names
     ]

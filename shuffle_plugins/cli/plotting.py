@@ -47,9 +47,7 @@ def _figure(width: float, height: float) -> Figure:
 def plot_comparisons(*, comparisons: Sequence[accounting.Comparison], path: Path) -> None:
     """Write a log-log picture of ε against rounds: one panel per ε0, one line per bound.
 
-    The certified interval is shaded and the package's own bounds are coloured; published ones are grey.
-    Those beyond a hundred times the certified ε are left out. Below each panel the same lines stand as
-    multiples of the certified ε.
+    Published bounds are grey. Below each panel the same lines stand as multiples of the certified ε.
     """
     panels: dict[float, list[accounting.Comparison]] = {}
     curves: dict[tuple[str, str], Curve] = {}

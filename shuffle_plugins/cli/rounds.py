@@ -134,17 +134,20 @@ def central_command(
         str,
         choice_option(
             "--sampling SCHEME",
-            "How the cohort is chosen: without-replacement, poisson (as Opacus does), or full, which also "
-            "stands for whoever sees the cohort.",
-            ("without-replacement", "poisson", "full"),
+            "How the cohort is chosen",
+            {
+                "without-replacement": "k of n each round",
+                "poisson": "as Opacus does",
+                "full": "everybody, or against who sees the cohort",
+            },
         ),
     ] = "without-replacement",
     neighbours: Annotated[
         str,
         choice_option(
             "--neighbours RELATION",
-            "replace-one, as everywhere else here, or add-or-remove-one, as in Opacus.",
-            tuple(accounting.NeighbouringRelation),
+            "Which datasets are told apart",
+            {"replace-one": "as everywhere else here", "add-or-remove-one": "as in Opacus"},
         ),
     ] = "replace-one",
     as_json: commands.JsonOption = False,

@@ -45,12 +45,8 @@ class CoinSum(LatticeSum[SumRound], CountSum[SumRound]):
     """Each client rounds its datum to a lattice and adds ``coins`` fair coins to every coordinate.
 
     Its messages are span + coins labelled bits per coordinate, of which x̂_j − lowest + heads are ones.
-    Shuffled, they tell one count per coordinate (:meth:`tally`); so a client's report is its counts. Cheu,
-    Joseph, Mao, Peng 2022, Algorithm 1, at p = ½, which gives the most noise per message
-    (``docs/proofs/sums.md``).
-
-    Attributes:
-        coins: b, fair coins per client and coordinate.
+    Shuffled, they tell one count per coordinate; so a client's report is its counts. Cheu, Joseph, Mao, Peng
+    2022, Algorithm 1, at p = ½, which gives the most noise per message (``docs/proofs/sums.md``).
     """
 
     in_secret: ClassVar[bool] = True

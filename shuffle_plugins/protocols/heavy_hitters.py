@@ -60,22 +60,17 @@ class FoundValues:
 class HeavyHitters(Ranged):
     """Finds the values of [0, 2**bits) that many clients hold, without asking about every value.
 
-    Round by round, clients are asked for longer prefixes of their value: in the first round for its leading
-    bits, then for the continuations of the prefixes that were frequent. A client's answer is a vector of
+    Round by round, clients are asked for longer prefixes of their value. A client's answer is a vector of
     ``length`` bits, that of its prefix set, or none; it flips them all and only sums are seen
-    (:class:`CountedUnary`). Rounds are composed by the accountant: what is asked may depend on earlier
-    answers in any way. All clients answer all rounds, unless in ``groups``, to compare.
-
-    Data are integers (clients,).
+    (:class:`CountedUnary`). All clients answer all rounds, unless in ``groups``. Data are integers
+    (clients,) of so many ``bits``.
 
     Attributes:
-        bits: length of a value.
         counts: the protocol of one round; its ``length``, the bits of an answer, is a power of two.
         width: prefixes that are kept from round to round, at most; a power of two below ``length``. In the
             first round all prefixes of log2(length) bits are asked for, then each kept prefix with its
             length/width continuations.
         false_positives: expected number of prefixes that nobody holds which survive, in all rounds together.
-        groups: whether a client answers one round only.
     """
 
     name: ClassVar[str] = "heavy-hitters"

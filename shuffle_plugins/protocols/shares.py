@@ -164,7 +164,8 @@ class SplitSum(LatticeSum[LaplaceRound]):
 
     @override
     def _randomized(self, x: Any, randomness: Randomness) -> Reports:
-        values = self._noisy(x, randomness)
+        values = self.lattice.encode(x, randomness=randomness).squeeze(1).cpu()
+        values += self.noise.shares(len(values), randomness=randomness)
         drawn = randomness.words(len(values) * (self.shares - 1)).reshape(len(values), -1)
         # Sums wrap around at 2**64, of which q is a divisor.
         last = values - drawn.sum(dim=1)
@@ -205,15 +206,8 @@ class SplitSum(LatticeSum[LaplaceRound]):
     @override
     def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
         rows, source = Rows.of(x), secure(randomness)
-        total = torch.zeros(1, dtype=torch.int64)
-        for start in range(0, rows.num_rows, _AT_ONCE):
-            part = rows.narrow(start, min(start + _AT_ONCE, rows.num_rows))
-            total += self._noisy(part, source).sum()
-        return total
-
-    def _noisy(self, x: Tensor | Rows, randomness: Randomness) -> Tensor:
-        values = self.lattice.encode(x, randomness=randomness).squeeze(1).cpu()
-        return values + self.noise.shares(len(values), randomness=randomness)
+        total = self.lattice.encoded_sum(rows, randomness=source)
+        return total + self.noise.shares(rows.num_rows, randomness=source).sum()
 
 
 @dataclass(frozen=True, kw_only=True)

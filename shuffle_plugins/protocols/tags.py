@@ -304,11 +304,10 @@ class BinarySum(TaggedSum):
 class BallSum(TaggedSum, PrivateSum):
     """The sum of vectors in an ℓ2 ball: Girgis's thesis, Algorithms 3.6.1 and 3.6.2. See TaggedSum.
 
-    A vector is represented by D coefficients, public and linear, none of which is large; these go the way of
-    :class:`CubeSum`. With a Kashin frame none is ever larger than about 2·radius/√D, so the estimate is
-    unbiased for every vector. A rotation takes one transform and half as many messages, but its coefficients
-    are clipped at √(2 log(2Dn/β))·radius/√D, which for vectors chosen before the seed happens to nobody but
-    with probability β; variance is about ten times a Kashin frame's.
+    The D coefficients of a public frame go the way of :class:`CubeSum`. In a Kashin frame none is larger than
+    about 2·radius/√D. A rotation takes one transform and half as many messages, but its coefficients are
+    clipped at √(2 log(2Dn/β))·radius/√D, which for vectors chosen before the seed happens to nobody but with
+    probability β; variance is about ten times a Kashin frame's.
 
     Attributes:
         radius: ℓ2 radius of the ball; longer vectors are scaled onto it.

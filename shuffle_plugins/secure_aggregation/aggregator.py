@@ -173,11 +173,7 @@ class Aggregator(BatchService):
     role = "aggregator"
 
     def check(self, sealed: Iterable[Sealed], *, terms: SumTerms) -> dict[int, Refusal]:
-        """Why each bad envelope of a round is bad, by its position; the round is not spent by this.
-
-        WRONG_SIZE; UNREADABLE and UNKNOWN_SIGNER, see :class:`SeedOpener`; DUPLICATE for a second one of a
-        signer.
-        """
+        """Why each bad envelope of a round is bad, by its position; the round is not spent by this."""
         rejected: dict[int, Refusal] = {}
         for _ in self._opened(sealed, terms=terms, rejected=rejected, size=SEED_BYTES):
             pass
@@ -242,11 +238,7 @@ _Client = TypeVar("_Client", bound=Hashable)
 
 @dataclass(frozen=True, kw_only=True)
 class VerifiedTerms(SumTerms):
-    """The terms of one round of a verified sum: those of a secure sum, and the bound that clients prove.
-
-    Attributes:
-        largest: the largest count that a client may have in any entry; the smallest is 0.
-    """
+    """The terms of one round of a verified sum: clients prove that their counts are from 0 to ``largest``."""
 
     largest: int
 

@@ -1,8 +1,4 @@
-"""Additive secret sharing: split a client's counts into a share and seeds, and reconstruct the clients' sum.
-
-The *share* is the counts minus the expansions of random *seeds*, one for each aggregator: pseudorandom
-vectors of whole numbers mod 2^w, with check words.
-"""
+"""Additive secret sharing: a client's counts are split into a share and seeds, and the clients' summed."""
 
 from __future__ import annotations
 
@@ -144,12 +140,10 @@ class Expansion:
 def check_words(counts: NDArray[np.int64], *, seed: bytes) -> Words:
     r"""Two random linear combinations of counts, mod 2^64: uint64 (2,), which add up as counts do.
 
-    Somebody who does not know the seed may change the counts of a sum and its words. With counts of w bits
-    this stays unnoticed with a probability of at most :math:`2^{-2(65 - w)}`. The reason: a difference
-    :math:`e \ne 0` of counts, with entries of absolute value below 2^w, has an entry that 2^w does not
-    divide. So for a uniform r in :math:`\mathbb Z_{2^{64}}^d` the product :math:`\langle r, e\rangle` is
-    uniform on at least :math:`2^{65 - w}` numbers (Cramer, Damgård, Escudero, Scholl, Xing 2018, "SPDZ2k",
-    Lemma 1).
+    Who does not know the seed and changes the counts of a sum, of w bits, and its words stays unnoticed with
+    a probability of at most :math:`2^{-2(65 - w)}`: a difference :math:`e \ne 0` has an entry that 2^w does
+    not divide, so for a uniform r the product :math:`\langle r, e\rangle` is uniform on at least
+    :math:`2^{65 - w}` numbers (Cramer, Damgård, Escudero, Scholl, Xing 2018, "SPDZ2k", Lemma 1).
 
     ``seed`` are 32 bytes that the server and the clients of a round know, and the aggregators do not.
     """

@@ -38,16 +38,10 @@ def test_json_keeps_its_contract(run: CommandLine) -> None:
         assert bound["kind"] in ("upper", "lower")
     uppers = [bound["epsilon"] for bound in found["bounds"] if bound["kind"] == "upper"]
     lowers = [bound["epsilon"] for bound in found["bounds"] if bound["kind"] == "lower"]
-    assert 0 < found["lower"] <= found["upper"]
     assert min(uppers) == found["upper"]
     assert max(lowers) == pytest.approx(found["lower"], rel=1e-9)
-
-
-def test_epsilon_is_the_accountants(run: CommandLine) -> None:
-    interval = accounted(
-        ShuffleRound(local_epsilon=1.0, population=2000, cohort=200, channel_fixed=True), num_steps=20
-    ).epsilon(1e-5)
-    found = run.json("epsilon", *QUESTION)
+    one = ShuffleRound(local_epsilon=1.0, population=2000, cohort=200, channel_fixed=True)
+    interval = accounted(one, num_steps=20).epsilon(1e-5)
     assert (found["lower"], found["upper"]) == (interval.lower, interval.upper)
 
 
@@ -230,11 +224,7 @@ def test_plan_keeps_its_contract(run: CommandLine) -> None:
     assert (found["best"]["cohort"], found["best"]["rounds"]) == (300, 4)
     for baseline in found["baselines"]:
         assert list(baseline) == ["name", "average_mse", "cohort", "rounds", "local_epsilon"]
-
-
-@pytest.mark.slow
-def test_a_plans_row_is_what_epsilon_answers(run: CommandLine) -> None:
-    row = run.json("plan", *PLANNED)["rows"][0]
+    row = found["rows"][0]
     asked = ["-n", "300", "-k", str(row["cohort"]), "-e", str(row["local_epsilon"]), "-t", str(row["rounds"])]
     again = run.json("epsilon", *asked, "-d", "1e-5", "--mechanism", "linf-block", "--dim", "8")
     assert (again["lower"], again["upper"]) == (row["lower"], row["upper"])
@@ -318,9 +308,7 @@ REFUSED = {
     "epsilon -n 9 -k 3 -e 1 -t 1 -d 1e-5 --dim 5": "generic takes no --dim",
     "audit --mechanism k-rr -e 1 --dim 4 -t 5": "leave out --rounds",
     "round-costs -k 9 --report-bytes 5 --verified": "leave out --verified",
-    "round-costs -k 9 --dim 5 --mixers 2": "leave out --mixers",
     "bandit --actions 5 -t 999 --model local -e 1 --bound published": "leave out --bound",
-    "bandit --actions 5 -t 999 --model central -e 1 --mechanism laplace": "leave out --mechanism",
     "bandit --actions no.csv -t 999 -e 1 -d 1e-5 --dim 3": "leave out --dim",
     f"{' '.join(SUMMED)} --method rdp": "leave out --sampling, --method and --plot",
     # a mechanism that the command does not take
@@ -331,21 +319,16 @@ REFUSED = {
     # a wrong name, answered by the right one
     "epsilon --epsilon0=2": "Did you mean --local-epsilon?\n",
     "epsilon --loca 2": "Did you mean --local-epsilon or --local-delta?\n",
-    "plan --epsilon 2": "Did you mean --target-epsilon?\n",
-    "plan --max_grad_norm 2": "Did you mean --radius?\n",
     "calibrate --roudns 2": "Did you mean --rounds?\n",
     "budget --zzz": " budget --help` lists the options.\n",
     "--versoin": "Did you mean --version?\n",
     "plna": "Did you mean 'plan'?\n",
     # values
     "plan -n 300 --target-epsilon 0.5 -d 1e-5 --dim 8 -t 1 -k 30 --norm l3": "--norm",
-    "plan -n 300 --target-epsilon 0.5 -d 1e-5 --dim 8 -t 1 -k 30 --spread 2 --mechanism privunit": "--spread",
     "plan -n 300 --target-epsilon 1e-9 -d 1e-15 --dim 8 -t 1000 -k 300 --mechanism linf-coordinate": "fewer",
-    "epsilon": "--population",
     "epsilon -n 10 -k 20 -e 1 -t 1 -d 1e-5": "--cohort",
     "epsilon -n 10 -k 5 -e 1 -t 1 -d 1e-5 --adversary nobody": "model-observer",
     "epsilon -n ten -k 2 -e 1 -t 1 -d 1e-5": "'ten' is not a",
-    "epsilon -n 10 -k 5 -e nan -t 1 -d 1e-5": "--local-epsilon",
     "epsilon -n 10 -k 5 -e 1 -t 1 -d 1e-5 --mechanism privunit": "--dim is needed",
     "epsilon -n 10 -k 5 -e 1 -t 1 -d 1e-5 --plot no-such-folder/a.png": "no-such-folder",
     "epsilon -n 10 -k 5 -e 1 -t 1 -d 1e-5 --sampling full": "leave out --cohort",
@@ -354,11 +337,8 @@ REFUSED = {
     "compare -n 10 -k 5 -e , -d 1e-5": "at least one",
     "calibrate --target-epsilon 1 -d 1e-5 -n 100 -k 10 -t 5 -e 1": "leave out --local-epsilon",
     "mechanisms --dim 10": "--local-epsilon",
-    "bandit --actions 20 -t 1e5 -e 0.5": "--delta is needed",
-    "bandit --actions 20 -t 1e5 --model local": "--epsilon is needed",
     "bandit --actions 20 -t 1e5 -e 0.5 -d 1e-6 --model central": "leave out --delta",
     "bandit --actions 20 -t 1e5 -e 0.5 -d 1e-6 --mechanism gaussian": "laplace, binary-rr",
-    "bandit --actions nowhere.csv -t 1e5 -e 0.5 -d 1e-6": "nowhere.csv",
     f"bandit --actions {__file__} -t 1e5 -e 0.5 -d 1e-6": "one row of numbers per action",
 }
 

@@ -7,7 +7,7 @@ from answers import answer, differences, read
 from rooms import ROOMS
 from thinning import every_nth_fast
 
-_FAST = {"accounting": 24, "command_line": 24, "compressors": 2, "mechanisms": 6, "protocols": 0, "opacus": 6}
+_FAST = {"accounting": 24, "command_line": 24, "mechanisms": 6, "protocols": 0, "opacus": 6}
 """Of each so many questions one is asked by a fast test, of others none: a plan takes seconds."""
 
 _CASES = [

@@ -1,8 +1,4 @@
-"""``app``: a page on this machine where ε moves with its parameters. None of it imports torch.
-
-``settings`` reads a setting from a query and asks the accountant; ``rendering`` puts what it says into the
-templates, one part after the other; ``server`` has processes that can be ended do so.
-"""
+"""``app``: a page on this machine where ε moves with its parameters. None of it imports torch."""
 
 from __future__ import annotations
 

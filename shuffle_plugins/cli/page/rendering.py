@@ -25,11 +25,7 @@ NO_MORE = "null\n"
 
 
 class Part(NamedTuple):
-    """What the page is sent in one piece.
-
-    ``part`` is the id of the element that the html belongs into, ``refused`` if there is no answer; ``field``
-    what a refusal is about; ``done`` whether nothing more will come for this element.
-    """
+    """Html for the element of the id ``part``, or a refusal about a ``field``; whether that is all."""
 
     part: str
     html: str
@@ -146,10 +142,7 @@ def _plot(setting: Setting, points: Sequence[Point], width: str) -> str:
 
 
 def draw(points: Sequence[Point], *, own: float, symbol: str, width: float) -> dict[str, Any] | None:
-    """What ``plot.html`` draws of points in order of place; None if none of them has an ε above zero.
-
-    ``own`` is the place of the setting, ``symbol`` that of what the picture runs over.
-    """
+    """What ``plot.html`` draws of points in order of place; None if none of them has an ε above zero."""
     shown = [each for each in points if 0 < each.found.upper < math.inf]
     if not shown:
         return None

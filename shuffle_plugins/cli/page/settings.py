@@ -35,10 +35,7 @@ _NAMED = re.compile(
 
 
 class RefusedSetting(ValueError):
-    """A setting that no answer can be given for.
-
-    ``field`` is that of the query that the sentence is about; None if it is about several.
-    """
+    """A setting that no answer can be given for, and the field of the query that is to blame, if known."""
 
     def __init__(self, sentence: str, *, field: str | None = None) -> None:
         super().__init__(sentence)
@@ -79,13 +76,7 @@ class Setting(Question):
 
     @classmethod
     def read(cls, query: Mapping[str, str]) -> Self:
-        """The setting of a query; what it does not name is as at first.
-
-        Numbers are read as the command line reads them; the accountant says whether they are in range.
-
-        Raises:
-            RefusedSetting: if a field cannot be read.
-        """
+        """The setting of a query, read as the command line reads it; what it does not name is as at first."""
         given: dict[str, Any] = {"mechanism": query.get("mechanism", GENERIC)}
         started = {each.name: each.default for each in fields(cls)}
         for name, choices in _CHOICES.items():
@@ -178,11 +169,7 @@ def asks_published(setting: Setting) -> bool:
 
 
 def bounds(setting: Setting, published: Sequence[str] = ()) -> accounting.Comparison:
-    """The accountant's own bounds, and published ones of these names, where :func:`asks_published`.
-
-    Raises:
-        RefusedSetting: in the accountant's words, if the setting is out of range.
-    """
+    """The accountant's own bounds, and published ones of these names; or it is refused in its words."""
     asked = replace(setting, over="rounds")
     try:
         _bounds(asked, ())
@@ -202,10 +189,7 @@ def _bounds(asked: Question, published: tuple[str, ...]) -> accounting.Compariso
 
 
 def places(setting: Setting) -> tuple[float, ...]:
-    """Where a curve has its points: the setting's own place first, then others, nearer ones earlier.
-
-    Places that no round has, such as a cohort above the population, are left out.
-    """
+    """Where a curve has its points: the setting's own place first, then others, nearer ones earlier."""
     of_epsilon = setting.over == "local-epsilon"
     own, reach, steps = setting.place, 10.0 if of_epsilon else 100.0, (1, 2, 5) if of_epsilon else (1, 3)
     # Beyond these only the setting itself is a point.
@@ -274,9 +258,8 @@ class CentralGaussian:
 def equally_noisy_gaussian(setting: Setting) -> CentralGaussian | str:
     """What a trusted server pays for noise of the mechanism's mean squared error, or why nothing compares.
 
-    Clients hold vectors of an ℓ2 ball, as clipped gradients are. The sum of k reports then has error k·V,
-    with V the largest variance of a report in the unit ball; the server's noise has k·V/d in each of the d
-    coordinates. Neighbours are replace-one, so that a record moves the sum by twice the clipping norm.
+    The sum of k reports on vectors of the unit ℓ2 ball has error k·V; the server's noise has k·V/d in each of
+    the d coordinates. A replaced record moves the sum by twice the clipping norm.
     """
     if setting.mechanism == GENERIC or setting.dim is None:
         return "choose a mechanism for vectors: what noise the generic randomizer makes is not known"
