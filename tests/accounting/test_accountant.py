@@ -233,36 +233,23 @@ def test_calibrated_steps_are_the_largest() -> None:
 
 
 @pytest.mark.slow
-def test_calibrated_cohort_is_the_best() -> None:
-    common = {"population": 5_000, "local_epsilon": 1.0, "num_steps": 300}
+@pytest.mark.parametrize(
+    ("population", "steps", "target", "sampling", "wrong"),
+    [(5_000, 300, 1.0, "without-replacement", 1), (500, 3, 1.2, "single-pass", -1)],
+)
+def test_calibrated_cohort_is_the_best(
+    population: int, steps: int, target: float, sampling: str, wrong: int
+) -> None:
+    """The largest; hidden only by its cohort a client wants a large one (of epochs: ``test_epochs.py``)."""
 
     def upper(cohort: int) -> float:
-        shuffle_round = shuffled(1.0, 5_000, cohort)
-        return accountant_of((shuffle_round, 300)).epsilon(1e-6, lower=False).upper
+        each = shuffled(1.0, population, cohort, sampling=sampling)
+        return accountant_of((each, steps)).epsilon(1e-6, lower=False).upper
 
-    found = calibrate_cohort(**TARGET, **common, channel_fixed=True)
-    assert upper(found) <= 1.0 < upper(found + 1)
-
-
-@pytest.mark.slow
-def test_hidden_only_by_its_cohort_a_client_wants_a_large_one() -> None:
-    """In a single pass; against the server of an epoch, ``rounds/test_epochs.py``."""
-
-    def upper(cohort: int) -> float:
-        shuffle_round = shuffled(1.0, 500, cohort, sampling="single-pass")
-        return accountant_of((shuffle_round, 3)).epsilon(1e-6, lower=False).upper
-
-    found = calibrate_cohort(
-        target_epsilon=1.2,
-        delta=1e-6,
-        population=500,
-        local_epsilon=1.0,
-        num_steps=3,
-        sampling="single-pass",
-        channel_fixed=True,
-    )
-    assert 1 < found < 500
-    assert upper(found) <= 1.2 < upper(found - 1)
+    asked = {"population": population, "num_steps": steps, "target_epsilon": target, "sampling": sampling}
+    found = calibrate_cohort(**asked, local_epsilon=1.0, delta=1e-6, channel_fixed=True)
+    assert 1 < found < population
+    assert upper(found) <= target < upper(found + wrong)
 
 
 def test_a_client_with_several_reports_is_calibrated_as_such() -> None:

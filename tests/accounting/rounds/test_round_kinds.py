@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from brute_force import hockey_stick, neighbours, shuffled_law
 from histories import accountant_of, shuffled
-from thinning import first_fast
 
 from shuffle_plugins.accounting import (
     Adversary,
@@ -31,7 +30,6 @@ from shuffle_plugins.accounting import (
     SumRound,
     Tag,
     TaggedRound,
-    pair_epsilon_interval,
 )
 from shuffle_plugins.accounting.composition.pld import LossComposition
 from shuffle_plugins.accounting.pairs import shuffle as losses
@@ -176,30 +174,6 @@ def test_inputs_may_follow_from_earlier_reports_of_the_round(
         for share in (0.0, 0.2, 0.6):
             bound = accountant.delta(share * local_epsilon).upper
             assert hockey_stick(p, q, share * local_epsilon) <= bound + VIOLATION
-
-
-@first_fast(
-    ("local_epsilon", "population", "delta", "expected"),
-    [
-        (0.5, 10**4, 1e-6, 0.0204015),
-        (1.0, 10**4, 1e-6, 0.0530054),
-        (2.0, 10**4, 1e-6, 0.1550453),
-        (4.0, 10**4, 1e-6, 0.6009091),
-        (1.0, 10**6, 1e-8, 0.0061255),
-        (4.0, 10**6, 1e-8, 0.0641969),
-    ],
-    fast=5,
-)
-def test_clones_pair_has_the_values_of_an_independent_evaluator(
-    local_epsilon: float, population: int, delta: float, expected: float
-) -> None:
-    adaptive = shuffled(
-        local_epsilon, population, population, mechanism="sequential", blanket=Blanket.clones(local_epsilon)
-    )
-    low, high = pair_epsilon_interval(accountant_of((adaptive, 1)), delta)
-    assert low <= expected * (1 + 1e-5)
-    assert high >= expected * (1 - 1e-5)
-    assert high <= low * 1.006
 
 
 # -- (ε0, δ0) -----------------------------------------------------------------------------------------------
