@@ -93,17 +93,14 @@ def test_no_dataset_costs_more_and_one_costs_at_least(
     encoding: str, bit_epsilon: float, length: int, ones: int, population: int, cohort: int
 ) -> None:
     accountant = accountant_of(
-        (
-            CountedRound(
-                bit_epsilon=bit_epsilon,
-                length=length,
-                ones=ones,
-                encoding=encoding,
-                population=population,
-                cohort=cohort,
-                sampling=Sampling.FULL if population == cohort else Sampling.WITHOUT_REPLACEMENT,
-            ),
-            1,
+        CountedRound(
+            bit_epsilon=bit_epsilon,
+            length=length,
+            ones=ones,
+            encoding=encoding,
+            population=population,
+            cohort=cohort,
+            sampling=Sampling.FULL if population == cohort else Sampling.WITHOUT_REPLACEMENT,
         )
     )
     sent = probabilities(encoding, bit_epsilon)
@@ -147,15 +144,12 @@ CERTIFIED = {5.0: (0.29741, 0.29806), 6.5: (0.70016, 0.70180), 7.0: (0.95046, 0.
 @pytest.mark.parametrize("bit_epsilon", DRAFT)
 def test_the_table_of_the_draft(bit_epsilon: float) -> None:
     accountant = accountant_of(
-        (
-            CountedRound(
-                bit_epsilon=bit_epsilon,
-                length=1_000,
-                population=100_000,
-                cohort=100_000,
-                sampling=Sampling.FULL,
-            ),
-            1,
+        CountedRound(
+            bit_epsilon=bit_epsilon,
+            length=1_000,
+            population=100_000,
+            cohort=100_000,
+            sampling=Sampling.FULL,
         )
     )
     found = accountant.epsilon(1e-9)
@@ -243,11 +237,8 @@ def test_no_crowd_on_a_sample_costs_more(encoding: BitEncoding, held: int) -> No
     p = gamma * joint(left_one, right, third) + (1 - gamma) * absent
     q = gamma * joint(left, right_one, third) + (1 - gamma) * absent
     accountant = accountant_of(
-        (
-            CountedRound(
-                bit_epsilon=4.8, length=3, encoding=encoding, population=6_000, cohort=1_000, sampling=SAMPLED
-            ),
-            1,
+        CountedRound(
+            bit_epsilon=4.8, length=3, encoding=encoding, population=6_000, cohort=1_000, sampling=SAMPLED
         )
     )
     for epsilon in (0.05, 0.2, 0.4, 0.8):
@@ -262,11 +253,8 @@ def test_many_clients_hold_what_is_asked() -> None:
     n, bit_epsilon = 400, 4.0
     other, own = probabilities("optimal", bit_epsilon)
     accountant = accountant_of(
-        (
-            CountedRound(
-                bit_epsilon=bit_epsilon, length=3, encoding="optimal", population=n, cohort=n, sampling="full"
-            ),
-            1,
+        CountedRound(
+            bit_epsilon=bit_epsilon, length=3, encoding="optimal", population=n, cohort=n, sampling="full"
         )
     )
     certified = [accountant.delta(e).upper for e in EPSILONS]
@@ -309,11 +297,8 @@ def test_one_counts_instance_is_never_above_its_exact_law_however_small_delta_is
 def test_a_distance_is_taken_off_the_lower_end_and_put_on_the_upper() -> None:
     def interval(distance: float) -> tuple[float, float]:
         accountant = accountant_of(
-            (
-                CountedRound(
-                    bit_epsilon=4.0, length=9, population=900, cohort=900, sampling="full", distance=distance
-                ),
-                1,
+            CountedRound(
+                bit_epsilon=4.0, length=9, population=900, cohort=900, sampling="full", distance=distance
             )
         )
         found = accountant.epsilon(1e-5)

@@ -83,7 +83,7 @@ def test_a_check_in_hides_among_everybody_even_if_later_rounds_follow_earlier_on
     clients: int, local_epsilon: float
 ) -> None:
     pass_ = shuffled(local_epsilon, clients, clients / 2, sampling="check-in", channel_fixed=False)
-    accountant = accountant_of((pass_, 1))
+    accountant = accountant_of(pass_)
     bounds = {share: accountant.delta(share * local_epsilon).upper for share in (0.0, 0.1, 0.3, 0.7)}
     rng = np.random.default_rng(clients)
     worst = 0.0
@@ -155,7 +155,7 @@ def test_inputs_may_follow_from_earlier_reports_of_the_round(
     adaptive = shuffled(
         local_epsilon, clients, clients, mechanism="sequential", blanket=blanket(local_epsilon)
     )
-    accountant = accountant_of((adaptive, 1))
+    accountant = accountant_of(adaptive)
     rng = np.random.default_rng(clients)
     histories = [h for length in range(clients) for h in itertools.product((0, 1), repeat=length)]
     for _ in range(60):
@@ -190,12 +190,7 @@ def leaky_channel(local_epsilon: float, local_delta: float) -> np.ndarray:
 @pytest.mark.parametrize(("population", "cohort"), [(2, 2), (4, 4), (5, 3)])
 def test_approximate_reports_are_dominated(local_delta: float, population: int, cohort: int) -> None:
     channel = leaky_channel(1.0, local_delta)
-    accountant = accountant_of(
-        (
-            shuffled(1.0, population, cohort, local_delta=local_delta),
-            1,
-        )
-    )
+    accountant = accountant_of(shuffled(1.0, population, cohort, local_delta=local_delta))
     for one, two in neighbours(2, population):
         p, q = (shuffled_law(channel, data, cohort=cohort) for data in (one, two))
         for epsilon in (0.0, 0.2, 0.7):
