@@ -503,7 +503,7 @@ class BothDirections:
             else:
                 history = self._kept.setdefault((resolution, exchanged), LossHistory(law_of))
                 yield LossComposition(rounds, steps, history=history)
-                symmetric = history.total.symmetric
+                symmetric = not history.total.directed
             if symmetric:
                 break
 

@@ -106,9 +106,8 @@ class ShuffleError(ValueError):
 class BatchRefused(ShuffleError):
     """A batch was refused as a whole; nothing of it was shuffled.
 
-    Attributes:
-        code: why. The text follows from it alone, so it tells nothing about who was in the batch.
-        rejected: why envelopes were not good, by position, as far as they were checked.
+    The text follows from the ``code`` alone, so it tells nothing about who was in the batch; ``rejected`` is
+    why envelopes were not good, by position, as far as they were checked.
     """
 
     def __init__(self, code: Refusal, rejected: Mapping[int, Refusal] | None = None) -> None:
@@ -121,13 +120,9 @@ class BatchRefused(ShuffleError):
 
 
 class Shuffler(ABC):
-    """Takes each client's reports and gives back all of them without names, in random order.
+    """Takes each client's reports and gives back all of them without names, in random order."""
 
-    Attributes:
-        trust: one sentence on who must be trusted for that.
-    """
-
-    trust: ClassVar[str]
+    trust: ClassVar[str]  # one sentence on who must be trusted for that
 
     @property
     @abstractmethod
@@ -138,11 +133,8 @@ class Shuffler(ABC):
     def shuffle(self, batches: Sequence[Reports]) -> Reports:
         """All reports, in an order drawn uniformly from the operating system's entropy.
 
-        Args:
-            batches: one per client, all with the same number of reports.
-
-        Raises:
-            BatchRefused: if there are fewer than :attr:`minimum` batches, or they do not look alike.
+        Batches are one per client, of the same number of reports; BatchRefused if there are fewer than
+        :attr:`minimum`, or they do not look alike.
         """
 
     def shuffle_reports(self, reports: Reports) -> Reports:
@@ -151,11 +143,7 @@ class Shuffler(ABC):
 
 
 class InMemoryShuffler(Shuffler):
-    """Shuffles in this process: for simulation, and for a server that clients trust to forget.
-
-    Args:
-        minimum: fewest clients' batches that are shuffled, at least 2.
-    """
+    """Shuffles in this process: for simulation, and for a server that clients trust to forget."""
 
     trust = "Whoever runs this process sees each client's report and is trusted to forget whose it was."
 
@@ -189,9 +177,6 @@ class InMemoryShuffler(Shuffler):
 
         return reports.permute(SecureRandomness().permutation(len(reports)))
 
-    def __repr__(self) -> str:
-        return f"InMemoryShuffler(minimum={self._minimum})"
-
 
 bytes_of = partial(byte_string, error=ShuffleError)
 """The range of a field of bytes, by its length."""
@@ -209,11 +194,11 @@ class RoundContext(Ranged):
 
     Attributes:
         run: name of the run.
-        token: 16 random bytes, used for one attempt at one round.
-        fingerprint: digest, 32 bytes, of all else that clients must know alike: the mechanism, its
-            options, the dimension, and the probability of taking part.
-        minimum: fewest clients that clients were promised to be shuffled among, at least 2. A mixer gives out
-            the reports of no fewer.
+        token: random bytes, used for one attempt at one round.
+        fingerprint: digest of all else that clients must know alike: the mechanism, its options, the
+            dimension, and the probability of taking part.
+        minimum: fewest clients that clients were promised to be shuffled among. A mixer gives out the reports
+            of no fewer.
         reports: how many reports every client that takes part sends, all in one envelope.
     """
 

@@ -445,7 +445,11 @@ def test_many_kinds_of_rounds_cost_the_same_whenever_it_is_asked() -> None:
             asked = pickle.loads(pickle.dumps(copy.deepcopy(asked)))
     restored = ShuffleAccountant()
     restored.load_state_dict(asked.state_dict())
-    assert asked.epsilon(delta) == silent.epsilon(delta) == restored.epsilon(delta)
+    expected = silent.epsilon(delta)
+    for each in (asked, restored):  # what was folded in another order is off by roundoff
+        found = each.epsilon(delta)
+        ends = pytest.approx((expected.lower, expected.upper), rel=1e-12)
+        assert (found.lower, found.upper) == ends
     found = asked.epsilon(delta)
     assert asked.delta(found.upper).upper == pytest.approx(delta, rel=1e-3)
 

@@ -17,7 +17,7 @@ from shuffle_plugins.accounting import (
     calibrate_num_steps,
 )
 from shuffle_plugins.accounting.pairs.clones import ClonePair
-from shuffle_plugins.mechanisms.oracles import ideal_subset_selection
+from shuffle_plugins.mechanisms import registry
 
 
 def test_a_client_known_to_take_part_is_charged_its_own_local_delta() -> None:
@@ -77,7 +77,7 @@ def test_budgets_with_local_delta_are_answered_not_refused() -> None:
 
 @pytest.mark.parametrize(("local_epsilon", "categories"), [(4.095927241445888, 17), (6.5, 100), (1.38737, 5)])
 def test_a_third_record_is_outside_of_all_but_rounding(local_epsilon: float, categories: int) -> None:
-    blanket = ideal_subset_selection(local_epsilon=local_epsilon, categories=categories)
+    blanket = registry.blanket("subset-selection", local_epsilon=local_epsilon, dim=categories)
     assert blanket.outside <= blanket.differing
 
 

@@ -514,7 +514,7 @@ class ShuffleRound(Round):
     @override
     def lower_families(self) -> tuple[str, ...]:
         found = self.instances()
-        return tuple(sorted(found, key=lambda name: -found[name].readable_information))
+        return tuple(sorted(found, key=lambda name: -found[name].information))
 
     @override
     def lower_losses(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import erfcx, ndtr
 from typing_extensions import override
 
 from shuffle_plugins.accounting.composition.sampled import sampled_instance
@@ -23,6 +23,7 @@ from shuffle_plugins.accounting.losses.distribution import (
 )
 from shuffle_plugins.accounting.numerics.binomial import TAIL
 from shuffle_plugins.accounting.numerics.grid import Floats
+from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.accounting.pairs.bits import has_leaning_instance, leaning_instance
 from shuffle_plugins.accounting.pairs.noise import (
     DRAWN_REACH,
@@ -55,6 +56,7 @@ from shuffle_plugins.core.ranges import (
 
 _MOST_LISTED_LOSSES = 1 << 11
 _ROUNDOFF = 1e-12
+_ROOT_2 = math.sqrt(2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -527,6 +529,41 @@ def _removal_losses(
         resolution=resolution,
         symmetric=False,
     )
+
+
+def gaussian_delta(epsilon: float, *, mu: float) -> tuple[float, float]:
+    """δ at ε ≥ 0 of N(μ, 1) against N(0, 1), rounded down and up: Balle, Wang 2018, Theorem 8."""
+    if mu == 0:
+        return 0.0, 0.0
+    near = epsilon / mu - mu / 2
+    density = math.exp(-near * near / 2) / 2
+    above = density * float(erfcx(near / _ROOT_2)) if near > 0 else float(ndtr(-near))
+    below = density * float(erfcx((near + mu) / _ROOT_2))  # e^ε·Φ(−ε/μ − μ/2)
+    # 1e-13: of erfcx, ndtr, exp; the argument of each is off by some units of roundoff. 1e-300: where a float
+    # loses digits
+    lost = (1e-13 + 1e-15 * (near * near + mu * mu)) * (above + below) + 1e-300
+    return max(above - below - lost, 0.0), min(max(above - below, 0.0) + lost, 1.0)
+
+
+def gaussian_epsilon(delta: float, *, mu: float) -> tuple[float, float]:
+    """ε at δ of N(μ, 1) against N(0, 1), rounded down and up by some 1e-9 of it."""
+    most = mu * (mu / 2 + math.sqrt(-2 * math.log(delta)))  # Φ(−x) ≤ e^(−x²/2)
+
+    def excess(epsilon: float) -> float:
+        return math.log(gaussian_delta(epsilon, mu=mu)[1] / delta)
+
+    if mu == 0 or excess(0.0) <= 0:
+        return 0.0, 0.0
+    if delta < 1e-280:
+        return 0.0, most * (1 + 1e-12)
+    found = zero_between(excess, 0.0, most, xtol=0.0, rtol=1e-10)
+    lower = upper = found
+    apart = 1e-9
+    while gaussian_delta(upper, mu=mu)[1] > delta:
+        upper, apart = found * (1 + apart), 2 * apart
+    while lower > 0 and gaussian_delta(lower, mu=mu)[0] < delta:
+        lower, apart = max(found * (1 - apart), 0.0), 2 * apart
+    return lower, upper
 
 
 def _cells(edges: Floats) -> Floats:

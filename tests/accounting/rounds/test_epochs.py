@@ -21,11 +21,7 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.accounting.rounds.sums import SumRound
 from shuffle_plugins.accounting.rounds.tags import Tag, TaggedRound
-from shuffle_plugins.mechanisms.oracles import (
-    ideal_hadamard_response,
-    ideal_k_ary_response,
-    ideal_subset_selection,
-)
+from shuffle_plugins.mechanisms import get
 
 VIOLATION = 1e-12
 SHARES = (0.0, 0.05, 0.2, 0.5, 0.8, 0.95)  # of ε0
@@ -153,20 +149,15 @@ def hadamard(local_epsilon: float) -> np.ndarray:
     return odds / odds.sum(axis=1, keepdims=True)
 
 
+def own(name: str, dim: int, **options: int) -> Callable[[float], Blanket]:
+    return lambda e: get(name, local_epsilon=e, dim=dim, **options).blanket()
+
+
 MECHANISMS = {
-    "k-rr": (
-        lambda e: k_ary_response(e, 3),
-        lambda e: ideal_k_ary_response(local_epsilon=e, categories=3),
-    ),
-    "k-rr of 4": (
-        lambda e: k_ary_response(e, 4),
-        lambda e: ideal_k_ary_response(local_epsilon=e, categories=4),
-    ),
-    "subset-selection": (
-        lambda e: subsets(e, 4, 2),
-        lambda e: ideal_subset_selection(local_epsilon=e, categories=4, size=2),
-    ),
-    "hadamard-response": (hadamard, lambda e: ideal_hadamard_response(local_epsilon=e)),
+    "k-rr": (lambda e: k_ary_response(e, 3), own("k-rr", 3)),
+    "k-rr of 4": (lambda e: k_ary_response(e, 4), own("k-rr", 4)),
+    "subset-selection": (lambda e: subsets(e, 4, 2), own("subset-selection", 4, size=2)),
+    "hadamard-response": (hadamard, own("hadamard-response", 3)),
     "binary-rr": (lambda e: k_ary_response(e, 2), Blanket.bit),
 }
 
