@@ -135,8 +135,8 @@ def test_the_table_of_the_draft(bit_epsilon: float) -> None:
     accountant = accountant_of(counted(bit_epsilon, 1_000, 100_000))
     found = accountant.epsilon(1e-9)
     lower, upper = CERTIFIED[bit_epsilon]
-    assert found.lower == pytest.approx(lower, abs=2e-5)
-    assert found.upper == pytest.approx(upper, abs=4e-5)
+    assert found.lower == pytest.approx(lower, rel=5e-4)
+    assert found.upper == pytest.approx(upper, rel=5e-4)
     assert found.upper < DRAFT[bit_epsilon][0]
 
 
