@@ -25,7 +25,7 @@ from shuffle_plugins.accounting import (
     ShuffleAccountant,
 )
 from shuffle_plugins.accounting.accountant import check_none_forgotten
-from shuffle_plugins.accounting.rounds.sums import gaussian_delta, gaussian_epsilon
+from shuffle_plugins.accounting.rounds.sums import gaussian_deltas, gaussian_epsilon
 from shuffle_plugins.core import checks
 
 _BACKEND, _SCHEMA = "certified-pld", 1
@@ -62,7 +62,7 @@ class _OneGaussian:
     def delta(self, epsilon: float) -> DeltaInterval:
         checks.number("epsilon", epsilon, at_least=0)
         low, high = self._multipliers()
-        least, most = gaussian_delta(epsilon, mu=low)[0], gaussian_delta(epsilon, mu=high)[1]
+        least, most = gaussian_deltas(epsilon, mu=low)[0], gaussian_deltas(epsilon, mu=high)[1]
         return DeltaInterval(lower=least, upper=most, epsilon=epsilon, **self._named)
 
     def would_exceed(

@@ -534,7 +534,7 @@ def _removal_losses(
     )
 
 
-def gaussian_delta(epsilon: float, *, mu: float) -> tuple[float, float]:
+def gaussian_deltas(epsilon: float, *, mu: float) -> tuple[float, float]:
     """δ at ε ≥ 0 of N(μ, 1) against N(0, 1), rounded down and up: Balle, Wang 2018, Theorem 8."""
     if mu == 0:
         return 0.0, 0.0
@@ -553,7 +553,7 @@ def gaussian_epsilon(delta: float, *, mu: float) -> tuple[float, float]:
     most = mu * (mu / 2 + math.sqrt(-2 * math.log(delta)))  # Φ(−x) ≤ e^(−x²/2)
 
     def excess(epsilon: float) -> float:
-        return math.log(gaussian_delta(epsilon, mu=mu)[1] / delta)
+        return math.log(gaussian_deltas(epsilon, mu=mu)[1] / delta)
 
     if mu == 0 or excess(0.0) <= 0:
         return 0.0, 0.0
@@ -562,9 +562,9 @@ def gaussian_epsilon(delta: float, *, mu: float) -> tuple[float, float]:
     found = zero_between(excess, 0.0, most, xtol=0.0, rtol=1e-10)
     lower = upper = found
     apart = 1e-9
-    while gaussian_delta(upper, mu=mu)[1] > delta:
+    while gaussian_deltas(upper, mu=mu)[1] > delta:
         upper, apart = found * (1 + apart), 2 * apart
-    while lower > 0 and gaussian_delta(lower, mu=mu)[0] < delta:
+    while lower > 0 and gaussian_deltas(lower, mu=mu)[0] < delta:
         lower, apart = max(found * (1 - apart), 0.0), 2 * apart
     return lower, upper
 
