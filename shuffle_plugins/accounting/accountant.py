@@ -71,6 +71,10 @@ class ShuffleAccountant:
         self._rounds: list[Round] = []
         self._steps: list[int] = []
         self._earlier: dict[Round, int] = {}  # steps of each distinct round, but for the last entry's
+        self._named = self._told = 0  # entries whose pairs' names, and whose instances, are known
+        self._names: set[str] = set()
+        self._leading: set[str] = set()  # names of instances
+        self._telling = True  # whether every entry that is known has an instance
         self._epsilons: dict[float, EpsilonInterval] = {}
         self._answers: dict[float, tuple[float, str]] = {}
         self._allowance: tuple[tuple[Any, ...], int] | None = None  # a question, and steps that are within
@@ -337,8 +341,9 @@ class ShuffleAccountant:
         return counts
 
     def _upper_name(self, method: Method) -> str:
-        names = sorted({each.pair_name for each in self._counts})
-        return f"{' and '.join(names) or 'blanket pair'}, {method.upper()}"
+        self._names.update(each.pair_name for each in self._rounds[self._named :])
+        self._named = len(self._rounds)
+        return f"{' and '.join(sorted(self._names)) or 'blanket pair'}, {method.upper()}"
 
     def _total(self, cost: Callable[[Round], float]) -> float:
         return math.fsum(cost(each) * steps for each, steps in zip(self._rounds, self._steps, strict=True))
@@ -454,14 +459,17 @@ class ShuffleAccountant:
         A record's meaning may differ from round to round, so of each the family that leaks most is taken; the
         direction may not. With ``every_family``, each that all rounds have is composed as well.
         """
-        counts = self._counts
-        families = [lower_families(each) for each in counts]
-        if not counts or not all(families):
+        for each in self._rounds[self._told :]:  # a long history is asked again and again
+            self._telling &= bool(lower_families(each))
+            if self._telling:
+                self._leading.add(_leading(each, COARSE if len(self._earlier) > _AT_ONCE else FINE))
+        self._told = len(self._rounds)
+        if not self._rounds or not self._telling:
             return
-        leading = {_leading(each, _resolution_of(counts)) for each in counts}
-        asked = [(", ".join(sorted(leading)), self._lowers)]
+        asked = [(", ".join(sorted(self._leading)), self._lowers)]
         if every_family:
-            others = sorted(name for name in set.intersection(*map(set, families)) if {name} != leading)
+            shared = set.intersection(*(set(lower_families(each)) for each in self._counts))
+            others = sorted(name for name in shared if {name} != self._leading)
             asked += [(name, BothDirections(partial(_lower_law, family=name))) for name in others]
         for name, directions in asked:
             with suppress(ArithmeticError):

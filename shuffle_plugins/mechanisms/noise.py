@@ -27,7 +27,7 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
 )
 from shuffle_plugins.accounting.numerics.search import narrowed, zero_between
-from shuffle_plugins.accounting.rounds.sums import gaussian_delta
+from shuffle_plugins.accounting.rounds.sums import delta_of_gaussian
 from shuffle_plugins.compressors.quantization import stochastic_round
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
@@ -314,7 +314,7 @@ def _least_delta(ratio: float, *, epsilon: float) -> float:
     """
     half, shift = 0.5 / ratio, epsilon * ratio
     if half >= 0.005:
-        return gaussian_delta(epsilon, mu=1 / ratio)[1]
+        return delta_of_gaussian(epsilon, mu=1 / ratio)[1]
     places = shift - half + half * (1 + NODES)
     slopes = 1 - places * math.sqrt(math.pi / 2) * special.erfcx(places / math.sqrt(2))
     density = math.exp(-0.5 * (shift - half) ** 2) / math.sqrt(2 * math.pi)

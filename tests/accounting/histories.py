@@ -26,10 +26,11 @@ def shuffled(
     return ShuffleRound(local_epsilon=local_epsilon, population=population, cohort=cohort, **fields)
 
 
-def accountant_of(*entries: tuple[Round, int], method: Method = "pld") -> ShuffleAccountant:
-    """An accountant of rounds, each with its number of steps."""
+def accountant_of(*entries: Round | tuple[Round, int], method: Method = "pld") -> ShuffleAccountant:
+    """An accountant of rounds, each with its number of steps if there are several."""
     accountant = ShuffleAccountant(method=method)
-    for each, steps in entries:
+    for entry in entries:
+        each, steps = (entry, 1) if isinstance(entry, Round) else entry
         accountant.step(each, num_steps=steps)
     return accountant
 

@@ -58,7 +58,7 @@ def test_numerics_are_not_said_to_be_exact_where_one_round_is_known_through_anot
     """The pair composed from below is a stand-in's, whose distance from the round is charged to δ."""
     own = shuffled(1.0, 500, 250, mechanism="sequential", blanket=Blanket.clones(1.0))
     close = shuffled(1.0, 500, 250, local_delta=1e-12)
-    alone, together = accountant_of((own, 1)), accountant_of((own, 1), (close, 1))
+    alone, together = accountant_of(own), accountant_of(own, close)
     below, above = pair_epsilon_interval(alone, 1e-6)
     assert alone.epsilon(1e-6).lower < 0.999 * above < below
     found = together.epsilon(1e-6)
@@ -195,14 +195,14 @@ def test_a_state_of_an_earlier_moment_is_refused() -> None:
     for other in (accountant_of((ROUND, 30)), accountant_of((OTHER, 2), (ROUND, 9))):
         with pytest.raises(ValueError, match="would be forgotten"):
             accountant.load_state_dict(other.state_dict())
-    longer = accountant_of((ROUND, 2), (OTHER, 4), (ROUND, 1))
+    longer = accountant_of((ROUND, 2), (OTHER, 4), ROUND)
     accountant.load_state_dict(longer.state_dict())
     assert accountant.history == longer.history
 
 
 @pytest.mark.parametrize("delta", [0, 1, -1e-5, 2.0, math.nan, math.inf, True, "1e-5", None])
 def test_bad_delta(delta: object) -> None:
-    accountant = accountant_of((ROUND, 1))
+    accountant = accountant_of(ROUND)
     for ask in (
         accountant.epsilon,
         partial(accountant.epsilon, lower=False),
@@ -233,36 +233,23 @@ def test_calibrated_steps_are_the_largest() -> None:
 
 
 @pytest.mark.slow
-def test_calibrated_cohort_is_the_best() -> None:
-    common = {"population": 5_000, "local_epsilon": 1.0, "num_steps": 300}
+@pytest.mark.parametrize(
+    ("population", "steps", "target", "sampling", "wrong"),
+    [(5_000, 300, 1.0, "without-replacement", 1), (500, 3, 1.2, "single-pass", -1)],
+)
+def test_calibrated_cohort_is_the_best(
+    population: int, steps: int, target: float, sampling: str, wrong: int
+) -> None:
+    """The largest; hidden only by its cohort a client wants a large one (of epochs: ``test_epochs.py``)."""
 
     def upper(cohort: int) -> float:
-        shuffle_round = shuffled(1.0, 5_000, cohort)
-        return accountant_of((shuffle_round, 300)).epsilon(1e-6, lower=False).upper
+        each = shuffled(1.0, population, cohort, sampling=sampling)
+        return accountant_of((each, steps)).epsilon(1e-6, lower=False).upper
 
-    found = calibrate_cohort(**TARGET, **common, channel_fixed=True)
-    assert upper(found) <= 1.0 < upper(found + 1)
-
-
-@pytest.mark.slow
-def test_hidden_only_by_its_cohort_a_client_wants_a_large_one() -> None:
-    """In a single pass; against the server of an epoch, ``rounds/test_epochs.py``."""
-
-    def upper(cohort: int) -> float:
-        shuffle_round = shuffled(1.0, 500, cohort, sampling="single-pass")
-        return accountant_of((shuffle_round, 3)).epsilon(1e-6, lower=False).upper
-
-    found = calibrate_cohort(
-        target_epsilon=1.2,
-        delta=1e-6,
-        population=500,
-        local_epsilon=1.0,
-        num_steps=3,
-        sampling="single-pass",
-        channel_fixed=True,
-    )
-    assert 1 < found < 500
-    assert upper(found) <= 1.2 < upper(found - 1)
+    asked = {"population": population, "num_steps": steps, "target_epsilon": target, "sampling": sampling}
+    found = calibrate_cohort(**asked, local_epsilon=1.0, delta=1e-6, channel_fixed=True)
+    assert 1 < found < population
+    assert upper(found) <= target < upper(found + wrong)
 
 
 def test_a_client_with_several_reports_is_calibrated_as_such() -> None:
@@ -392,7 +379,7 @@ def test_a_loud_report_is_never_accounted_as_silence(
 )
 def test_rare_participation_is_not_free(local_epsilon: float, cohort: float) -> None:
     shuffle_round = shuffled(local_epsilon, 1_000, cohort, sampling="poisson")
-    accountant = accountant_of((shuffle_round, 1))
+    accountant = accountant_of(shuffle_round)
     # In all: the client takes part with probability γ and then tells at least tanh(ε0/2) in total variation
     # apart among at most a handful of others.
     ceiling = shuffle_round.sampling_rate * math.tanh(local_epsilon / 2)
@@ -421,7 +408,7 @@ def test_a_mechanism_merely_bounded_by_the_worst_case_claims_no_lower_bound() ->
 @pytest.mark.parametrize("local_epsilon", [1e-6, 1e-4, 1e-2, 1.0])
 def test_delta_at_zero_is_rounded_outwards(local_epsilon):
     """One report alone: δ(0) is tanh(ε0/2); the upper end once lay a part in 10**10 below it."""
-    accountant = accountant_of((shuffled(local_epsilon, 1, 1, sampling="full"), 1))
+    accountant = accountant_of(shuffled(local_epsilon, 1, 1, sampling="full"))
     answer = accountant.delta(0.0)
     exact = math.tanh(local_epsilon / 2)
     assert answer.lower <= exact <= answer.upper <= exact * (1 + 1e-5)

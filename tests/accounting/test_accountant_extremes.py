@@ -22,7 +22,7 @@ from shuffle_plugins.mechanisms import registry
 
 def test_a_client_known_to_take_part_is_charged_its_own_local_delta() -> None:
     lonely = shuffled(0.5, 1000, 0.001, sampling="poisson", adversary="server", local_delta=1e-3)
-    accountant = accountant_of((lonely, 1))
+    accountant = accountant_of(lonely)
     with pytest.raises(ValueError, match="no ε"):
         accountant.epsilon(9e-4)
     # Binary response that shows its bit with probability 1e-3, alone: at least so much.
@@ -42,7 +42,7 @@ def test_small_weights_are_not_taken_for_one(
     blanket = Blanket.from_atoms(local_epsilon=local_epsilon, atoms=atoms)
     alone = shuffled(local_epsilon, 1, 1, mechanism="own", blanket=blanket)
     exact = mass * (weight - math.exp(epsilon))
-    assert accountant_of((alone, 1)).delta(epsilon).upper >= exact * (1 - 1e-9)
+    assert accountant_of(alone).delta(epsilon).upper >= exact * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("local_epsilon", [16.75, 17.25, 20.25, 40.0, 165.0, 500.0])
@@ -50,7 +50,7 @@ def test_small_weights_are_not_taken_for_one(
 def test_loud_oracles_have_an_answer(mechanism: str, local_epsilon: float) -> None:
     for population in (1, 1000):
         loud = shuffled(local_epsilon, population, population, mechanism=mechanism, dim=20)
-        interval = accountant_of((loud, 1)).epsilon(1e-6)
+        interval = accountant_of(loud).epsilon(1e-6)
         assert 0 <= interval.lower <= interval.upper <= local_epsilon
 
 
@@ -58,7 +58,7 @@ def test_rounds_of_very_different_scales_have_an_answer() -> None:
     quiet = shuffled(1.0, 10**9, 10**4)
     loud = shuffled(100.0, 10**6, 10)
     for method in ("pld", "rdp"):
-        accountant = accountant_of((quiet, 10**6), (loud, 1), method=method)
+        accountant = accountant_of((quiet, 10**6), loud, method=method)
         interval = accountant.epsilon(1e-6)
         assert 0 <= interval.lower <= interval.upper <= 1e6 + 100
         assert accountant.delta(interval.upper).upper <= 1.01e-6
@@ -127,8 +127,8 @@ def test_printed_intervals_are_rounded_outwards_and_own_up_to_no_lower_bound() -
     assert float(lower) <= interval.lower
     assert float(upper) >= interval.upper
     batches = shuffled(1.5, 6000, 1000, sampling="single-pass")
-    assert str(accountant_of((batches, 1)).epsilon(1e-5)).startswith("ε ≤ ")
-    assert str(accountant_of((batches, 1)).delta(0.1)).startswith("δ ≤ ")
+    assert str(accountant_of(batches).epsilon(1e-5)).startswith("ε ≤ ")
+    assert str(accountant_of(batches).delta(0.1)).startswith("δ ≤ ")
     with pytest.raises(ValueError, match="as a whole"):
         shuffled(1.0, 100, 10, sampling="check-in", channel_fixed=False).received(9)
 

@@ -22,7 +22,7 @@ def test_the_cost_is_the_accountants() -> None:
     target = PrivacyTarget(epsilon=0.5, delta=1e-6, num_steps=7)
     accountant = accountant_of((of_reports(1.0), 7))
     assert target.cost(of_reports(1.0)) == accountant.epsilon(1e-6).upper
-    once = accountant_of((of_reports(1.0), 1))
+    once = accountant_of(of_reports(1.0))
     exact = PrivacyTarget(epsilon=once.epsilon(1e-6).upper, delta=1e-6)  # of one round
     assert exact.allows(of_reports(1.0))
     assert exact.cost(of_reports(1.0)) == exact.epsilon

@@ -422,7 +422,7 @@ class LossComposition:
     def _tilt(self, epsilon: float, best: float, *, room: float) -> float:
         """The lowest rung whose bound on P[L > ε] is at most e^room of the best one's: of least variance."""
         most = self._exponent(best, epsilon) + room
-        if most >= 0:
+        if most >= 0 or not best:
             return 0.0
         while self._exponent(_rung_below(best), epsilon) <= most:
             best = _rung_below(best)

@@ -68,8 +68,8 @@ def second_shuffle_rdp(
     2e^ε0 to 4e^ε0 times the first. The theorem says α > 1, the statement proved (5.3.6) α ≥ 2: below, its
     value at 2 is valid, as divergences never decrease with the order.
     """
-    alpha = _check(orders, local_epsilon, cohort, split=split).clip(2.0)
-    best = np.full(alpha.shape, math.inf)
+    alpha: Vector = np.maximum(_check(orders, local_epsilon, cohort, split=split), 2.0)
+    best: Vector = np.full(alpha.shape, math.inf)
     for index, order in enumerate(alpha.tolist()):
         second = 2 * math.log(order) + 2 * _log_expm1(local_epsilon)
         for c in _splits(order, local_epsilon, cohort, split, log_second=second - local_epsilon):

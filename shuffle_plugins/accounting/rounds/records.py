@@ -206,9 +206,10 @@ class SampledRecordsRound(ShuffleRound):
             raise ValueError(f"a {type(self).__name__} has no instance {family!r}")
         if self.samples_per_client > 1:
             return lower_losses(self._attained, family, resolution, exchanged=exchanged)
+        if exchanged:
+            return lower_losses(self, family, resolution).reversed()
         found = lower_losses(self._attained, family, resolution)
-        found = sampled_instance([found], [1], sampling_rate=self._record_rate, resolution=resolution)
-        return found.reversed() if exchanged else found
+        return sampled_instance([found], [1], sampling_rate=self._record_rate, resolution=resolution)
 
     @property
     def _attained(self) -> ShuffleRound | None:
@@ -447,8 +448,9 @@ class GaussianReportsRound(ShuffleRound):
     ) -> PrivacyLossDistribution:
         if self.blanket is not None:
             return super().lower_losses(family, resolution, exchanged=exchanged)
-        found = gaussian_instance_losses(radius=self.attained, draw=self, resolution=resolution)
-        return found.reversed() if exchanged else found
+        if exchanged:
+            return lower_losses(self, family, resolution).reversed()
+        return gaussian_instance_losses(radius=self.attained, draw=self, resolution=resolution)
 
     @property
     @override

@@ -520,8 +520,9 @@ class ShuffleRound(Round):
     def lower_losses(
         self, family: str, resolution: Resolution, *, exchanged: bool = False
     ) -> PrivacyLossDistribution:
-        found = _losses(self.instances()[family], "lower", resolution)
-        return found.reversed() if exchanged else found
+        if exchanged:
+            return lower_losses(self, family, resolution).reversed()
+        return _losses(self.instances()[family], "lower", resolution)
 
     def _upper_pairs(self) -> tuple[PairMixture, ...]:
         return upper_pairs(

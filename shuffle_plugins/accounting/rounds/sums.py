@@ -39,7 +39,7 @@ from shuffle_plugins.accounting.pairs.noise import (
     profile_reach,
     score_cover,
 )
-from shuffle_plugins.accounting.rounds.round import Round
+from shuffle_plugins.accounting.rounds.round import Round, lower_losses
 from shuffle_plugins.accounting.terms import NeighbouringRelation, Sampling
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.ranges import (
@@ -198,15 +198,16 @@ class SumRound(_CoveredSum):
         self, family: str, resolution: Resolution, *, exchanged: bool = False
     ) -> PrivacyLossDistribution:
         """One coordinate's count of heads, of two vectors that differ in it alone."""
+        if exchanged:
+            return lower_losses(self, family, resolution).reversed()
         centred = self.norm is not None and 2 * self.norm <= self.sensitivity
-        found = binomial_losses(
+        return binomial_losses(
             trials=self.trials,
             shift=self.attained,
             sampling_rate=self.sampling_rate * (self.participation or 1.0),
             resolution=resolution,
             zero=self.attained // 2 if centred else 0,
         )
-        return found.reversed() if exchanged else found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -401,6 +402,8 @@ class LaplaceRound(Round):
         self, family: str, resolution: Resolution, *, exchanged: bool = False
     ) -> PrivacyLossDistribution:
         """Everybody else holds x', and the client x (P, if it takes part) or x', ``attained`` apart."""
+        if exchanged:
+            return lower_losses(self, family, resolution).reversed()
         fall, rate = -self._rate, self.sampling_rate
         outside = 1 / (1 + math.exp(fall))
         inside = -math.expm1(fall) * outside * np.exp(fall * np.arange(1, self.attained))
@@ -410,8 +413,7 @@ class LaplaceRound(Round):
         )  # more than sums mod q can move: their range leaves out noise of probability 2**-40
         q = moved[::-1]
         p = (1 - rate) * q + rate * moved
-        found = finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
-        return found.reversed() if exchanged else found
+        return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -496,6 +498,8 @@ class CentralGaussianRound(Round):
         self, family: str, resolution: Resolution, *, exchanged: bool = False
     ) -> PrivacyLossDistribution:
         """In one dimension, of a record at the norm C; the others hold zero, or the client's other record."""
+        if exchanged:
+            return lower_losses(self, family, resolution).reversed()
         mu, rate = 1 / self.noise_multiplier, self.sampling_rate
         opposite = self.sampling is Sampling.POISSON and not self._adds_or_removes
         ends = (-mu / 2, mu / 2) if opposite else (mu, 0.0)
@@ -503,8 +507,7 @@ class CentralGaussianRound(Round):
         cell = min(1.0, 1 / mu) / (8 * resolution.cells)
         edges = np.linspace(-reach, reach, 2 * math.ceil(reach / cell) + 1)
         p, q = (rate * _cells(edges - end) + (1 - rate) * _cells(edges) for end in ends)
-        found = finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
-        return found.reversed() if exchanged else found
+        return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
 
 
 def _removal_losses(

@@ -71,7 +71,7 @@ def people(count: int, *, start: int = 0) -> list[str]:
 
 
 def bound(shuffle_round: ShuffleRound, epsilon: float) -> float:
-    accountant = accountant_of((shuffle_round, 1))
+    accountant = accountant_of(shuffle_round)
     return accountant.delta(epsilon).upper
 
 

@@ -107,7 +107,7 @@ def test_an_epoch_hides_a_report_among_all_however_channels_follow_earlier_repor
     clients: int, outputs: int, local_epsilon: float, ordered: bool
 ) -> None:
     rng = np.random.default_rng(clients)
-    accountant = accountant_of((epoch(1, population=clients, local_epsilon=local_epsilon), 1))
+    accountant = accountant_of(epoch(1, population=clients, local_epsilon=local_epsilon))
     bounds = {share: accountant.delta(share * local_epsilon).upper for share in SHARES}
     pool = channels(rng, local_epsilon=local_epsilon, records=clients + 1, outputs=outputs)
     worst = 0.0
@@ -127,7 +127,7 @@ def test_reports_of_a_cohort_may_follow_earlier_ones_too(clients: int, heard: in
     rng = np.random.default_rng(heard)
     for local_epsilon in (0.5, 2.0):
         sampled = shuffled(local_epsilon, clients, heard, channel_fixed=False)
-        accountant = accountant_of((sampled, 1))
+        accountant = accountant_of(sampled)
         pool = channels(rng, local_epsilon=local_epsilon, records=clients + 1, outputs=3)
         for _, batches in itertools.product(range(8), batchings(clients, heard)):
             p, q = epoch_laws(fresh(pool, rng), clients=clients, batches=batches, ordered=True)
@@ -172,7 +172,7 @@ def test_a_mechanisms_own_law_holds_for_inputs_that_follow_earlier_reports(
     rng = np.random.default_rng(records)
     for clients in (2, 3) if outputs > 2 else (2, 3, 4):
         one = epoch(1, population=clients, local_epsilon=local_epsilon, mechanism=name, blanket=blanket)
-        accountant = accountant_of((one, 1))
+        accountant = accountant_of(one)
         bounds = {share: accountant.delta(share * local_epsilon).upper for share in SHARES}
         # Any inputs, also the same for both datasets, and with the records' names and outputs exchanged.
         pool = [law[rng.integers(records, size=clients + 1)][:, rng.permutation(outputs)] for _ in range(30)]
@@ -190,7 +190,7 @@ def test_the_order_of_a_fixed_channel_tells_nothing_beyond_the_histogram() -> No
     rows = channel[[0, 1, 2, 2, 2]]
     orders = epoch_laws(lambda _: rows, clients=clients, batches=[1] * clients, ordered=True)
     counts = [shuffled_law(channel, (first, 2, 2, 2)) for first in (0, 1)]
-    accountant = accountant_of((epoch(2, population=clients, local_epsilon=local_epsilon), 1))
+    accountant = accountant_of(epoch(2, population=clients, local_epsilon=local_epsilon))
     for epsilon in (0.0, 0.1, 0.5, 1.0):
         attained = hockey_stick(*orders, epsilon)
         assert attained == pytest.approx(hockey_stick(*counts, epsilon), abs=1e-14)
@@ -249,7 +249,7 @@ def test_the_delta_of_reports_is_charged_for_everybody() -> None:
     one = epoch(20, **reports)
     assert one.replacement_distance == everybody.replacement_distance > 0
     assert accountant_of((one, 3)).epsilon(1e-5) == accountant_of((everybody, 3)).epsilon(1e-5)
-    too_large = accountant_of((epoch(20, **(reports | {"local_delta": 1e-7})), 1)).epsilon(1e-5)
+    too_large = accountant_of(epoch(20, **(reports | {"local_delta": 1e-7}))).epsilon(1e-5)
     assert (too_large.upper, too_large.upper_bound) == (2.0, "local epsilon, no amplification")
 
 

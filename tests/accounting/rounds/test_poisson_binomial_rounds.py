@@ -92,7 +92,7 @@ def test_no_dataset_of_three_clients_costs_more_than_certified():
     gain = 1 - 2 * flip
     grid = [v for v in itertools.product((-1, -0.5, 0, 0.5, 1), repeat=2) if math.hypot(*v) <= 1]
     one = PoissonBinomialRound(dim=2, bits=2, flip=flip, distance=2.0, population=3, cohort=3)
-    accountant = accountant_of((one, 1))
+    accountant = accountant_of(one)
     bounds = {epsilon: accountant.delta(epsilon).upper for epsilon in (0.05, 0.2, 0.5, 1.0)}
 
     def view(data):
@@ -156,7 +156,7 @@ def test_the_lower_end_is_a_real_dataset_enumerated(changes):
     rate = one.sampling_rate * (one.participation or 1.0)
     q = view(rest, rest)
     p = rate * view(v, rest) + (1 - rate) * q
-    accountant = accountant_of((one, 1))
+    accountant = accountant_of(one)
     for epsilon in (0.0, 0.02, 0.1, 0.3):
         exact = max(np.maximum(a - math.exp(epsilon) * b, 0).sum() for a, b in ((p, q), (q, p)))
         found = accountant.delta(epsilon)

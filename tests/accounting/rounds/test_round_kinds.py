@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from brute_force import hockey_stick, neighbours, shuffled_law
 from histories import accountant_of, shuffled
-from thinning import first_fast
 
 from shuffle_plugins.accounting import (
     Adversary,
@@ -31,7 +30,6 @@ from shuffle_plugins.accounting import (
     SumRound,
     Tag,
     TaggedRound,
-    pair_epsilon_interval,
 )
 from shuffle_plugins.accounting.composition.pld import LossComposition
 from shuffle_plugins.accounting.pairs import shuffle as losses
@@ -85,7 +83,7 @@ def test_a_check_in_hides_among_everybody_even_if_later_rounds_follow_earlier_on
     clients: int, local_epsilon: float
 ) -> None:
     pass_ = shuffled(local_epsilon, clients, clients / 2, sampling="check-in", channel_fixed=False)
-    accountant = accountant_of((pass_, 1))
+    accountant = accountant_of(pass_)
     bounds = {share: accountant.delta(share * local_epsilon).upper for share in (0.0, 0.1, 0.3, 0.7)}
     rng = np.random.default_rng(clients)
     worst = 0.0
@@ -157,7 +155,7 @@ def test_inputs_may_follow_from_earlier_reports_of_the_round(
     adaptive = shuffled(
         local_epsilon, clients, clients, mechanism="sequential", blanket=blanket(local_epsilon)
     )
-    accountant = accountant_of((adaptive, 1))
+    accountant = accountant_of(adaptive)
     rng = np.random.default_rng(clients)
     histories = [h for length in range(clients) for h in itertools.product((0, 1), repeat=length)]
     for _ in range(60):
@@ -178,30 +176,6 @@ def test_inputs_may_follow_from_earlier_reports_of_the_round(
             assert hockey_stick(p, q, share * local_epsilon) <= bound + VIOLATION
 
 
-@first_fast(
-    ("local_epsilon", "population", "delta", "expected"),
-    [
-        (0.5, 10**4, 1e-6, 0.0204015),
-        (1.0, 10**4, 1e-6, 0.0530054),
-        (2.0, 10**4, 1e-6, 0.1550453),
-        (4.0, 10**4, 1e-6, 0.6009091),
-        (1.0, 10**6, 1e-8, 0.0061255),
-        (4.0, 10**6, 1e-8, 0.0641969),
-    ],
-    fast=5,
-)
-def test_clones_pair_has_the_values_of_an_independent_evaluator(
-    local_epsilon: float, population: int, delta: float, expected: float
-) -> None:
-    adaptive = shuffled(
-        local_epsilon, population, population, mechanism="sequential", blanket=Blanket.clones(local_epsilon)
-    )
-    low, high = pair_epsilon_interval(accountant_of((adaptive, 1)), delta)
-    assert low <= expected * (1 + 1e-5)
-    assert high >= expected * (1 - 1e-5)
-    assert high <= low * 1.006
-
-
 # -- (ε0, δ0) -----------------------------------------------------------------------------------------------
 
 
@@ -216,12 +190,7 @@ def leaky_channel(local_epsilon: float, local_delta: float) -> np.ndarray:
 @pytest.mark.parametrize(("population", "cohort"), [(2, 2), (4, 4), (5, 3)])
 def test_approximate_reports_are_dominated(local_delta: float, population: int, cohort: int) -> None:
     channel = leaky_channel(1.0, local_delta)
-    accountant = accountant_of(
-        (
-            shuffled(1.0, population, cohort, local_delta=local_delta),
-            1,
-        )
-    )
+    accountant = accountant_of(shuffled(1.0, population, cohort, local_delta=local_delta))
     for one, two in neighbours(2, population):
         p, q = (shuffled_law(channel, data, cohort=cohort) for data in (one, two))
         for epsilon in (0.0, 0.2, 0.7):

@@ -247,7 +247,7 @@ def test_a_kind_whose_state_is_another_rounds_is_not_recorded() -> None:
 )
 def test_answers_that_are_none_are_refused(wrong: str, said: str) -> None:
     def epsilon(wrong: str) -> float:
-        accountant = accountant_of((Careless(population=9, cohort=9, sampling="full", wrong=wrong), 1))
+        accountant = accountant_of(Careless(population=9, cohort=9, sampling="full", wrong=wrong))
         return accountant.epsilon(1e-6, lower=False).upper
 
     assert 0.999 < epsilon("") < 1.001

@@ -49,7 +49,7 @@ def cost(kind: Round, *, steps: int = 1, delta: float = 1e-6) -> tuple[float, fl
 
 
 def deltas(kind: Round, epsilons: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    accountant = accountant_of((kind, 1))
+    accountant = accountant_of(kind)
     found = [accountant.delta(epsilon) for epsilon in epsilons.tolist()]
     return np.array([each.lower for each in found]), np.array([each.upper for each in found])
 

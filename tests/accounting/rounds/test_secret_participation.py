@@ -73,7 +73,7 @@ def test_no_dataset_of_two_clients_costs_more_than_certified(share):
         participation=share,
         norm=2.0,
     )
-    accountant = accountant_of((one, 1))
+    accountant = accountant_of(one)
     bounds = {epsilon: accountant.delta(epsilon) for epsilon in (0.05, 0.2, 0.5, 1.0)}
     worst = dict.fromkeys(bounds, 0.0)
     for other in [(0, 0), (2, 0), (1, -1)]:
@@ -97,7 +97,7 @@ def test_categories_and_numbers_are_covered_too(share):
         (numbers, [(0,), (1,), (2,), (3,)]),
     ]
     for protocol, data in cases:
-        accountant = accountant_of((protocol.round(participation=share), 1))
+        accountant = accountant_of(protocol.round(participation=share))
         for other in (data[0], data[-1]):
             laws = [seen([x, other], coins=coins, share=share, reach=6) for x in data]
             for p, q in itertools.permutations(laws, 2):
@@ -175,7 +175,7 @@ def test_secret_participation_in_tagged_rounds_by_enumeration():
         participation=share,
         opposite=True,
     )
-    accountant = accountant_of((one, 1))
+    accountant = accountant_of(one)
 
     def bits(values):
         law = np.ones(1)

@@ -100,7 +100,7 @@ def exact_delta(shifts, trials, epsilon):
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 2.0, 3.0])
 def test_no_pair_of_small_vectors_leaks_more_than_certified(trials, epsilon):
     sensitivity = 5.0
-    certified = accountant_of((single(sensitivity=sensitivity, attained=5, trials=trials, dim=2), 1))
+    certified = accountant_of(single(sensitivity=sensitivity, attained=5, trials=trials, dim=2))
     bound = certified.delta(epsilon)
     attained = 0.0
     for shifts in itertools.product(range(6), repeat=2):
@@ -118,7 +118,7 @@ def test_sampling_is_counted_right_by_listing_outcomes():
     counts = np.arange(-5, trials + 6)
     q = binom.pmf(counts, trials, 0.5)
     p = (1 - gamma) * q + gamma * binom.pmf(counts - 5, trials, 0.5)
-    accountant = accountant_of((sum_round, 1))
+    accountant = accountant_of(sum_round)
     for epsilon in (0.02, 0.1, 0.3):
         found = accountant.delta(epsilon)
         exact = max(

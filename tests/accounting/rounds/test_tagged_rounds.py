@@ -113,7 +113,7 @@ def test_no_dataset_costs_more_than_certified_and_one_as_much_as_attained(
     pairs += [pair for pair in itertools.permutations(every, 2) if len(every) <= 4]
     found = np.array(list(profiles(population, cohort, kinds, pairs)))
     worst = found.max(axis=0)
-    accountant = accountant_of((tagged(kinds, population=population, cohort=cohort), 1))
+    accountant = accountant_of(tagged(kinds, population=population, cohort=cohort))
     bounds = [accountant.delta(e) for e in EPSILONS]
     assert worst.max() > 0.05
     for exact, bound in zip(worst, bounds, strict=True):
@@ -162,7 +162,7 @@ def test_sampling_composition_and_the_server() -> None:
 
 def test_what_a_client_reveals_to_all_is_the_cap() -> None:
     tiny = tagged([(0.01, 1)] * 2, population=2, cohort=2)
-    accountant = accountant_of((tiny, 1))
+    accountant = accountant_of(tiny)
     assert tiny.local_epsilon == pytest.approx(0.02)
     assert accountant.epsilon(1e-12).upper <= 0.02
 
@@ -186,7 +186,7 @@ def test_tags_too_many_or_too_quiet_for_a_law_cost_their_local_guarantees() -> N
         (Tag(local_epsilon=1.0, count=10**9, places=False), 1e9),
         (Tag(local_epsilon=1e-9, count=1, places=False), 1e-9),
     ):
-        accountant = accountant_of((TaggedRound(tags=(tag,), population=1, cohort=1, opposite=True), 1))
+        accountant = accountant_of(TaggedRound(tags=(tag,), population=1, cohort=1, opposite=True))
         assert 0 <= accountant.epsilon(1e-12, lower=False).upper <= most
         assert accountant.epsilon(1e-12).upper == accountant.epsilon(1e-12, lower=False).upper
 
@@ -200,7 +200,7 @@ def test_a_single_tag_on_a_sample_costs_no_more_than_the_shuffle_of_its_messages
     )
     found = []
     for each in (tagged, tag.sampled(population=10_000, cohort=500)):
-        accountant = accountant_of((each, 1))
+        accountant = accountant_of(each)
         found.append(accountant.epsilon(1e-6))
     assert found[0].upper <= found[1].upper * (1 + 1e-6)
     assert found[0].upper <= 1.05 * found[0].lower
