@@ -492,10 +492,13 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         if start is not None:
             path.seek(start)  # type: ignore[union-attr]
         accountant, state = self._require_accountant(), checkpoint.get("privacy_accountant_state_dict", {})
-        accountant.continued(state)
-        changes = accountant.changes(
-            state, next_round=self._optimizers[-1].round if self._optimizers else None
-        )
+        history, changes = accountant.continued(state).history, []
+        if self._optimizers and history and history[-1][0] != self._optimizers[-1].round:
+            changes.append(
+                f"its last rounds were {history[-1][0]}, the next are {self._optimizers[-1].round}"
+            )
+        if "target" in state and accountant.budget is None:
+            changes.append(f"it was to stop at (ε, δ) = {state['target']}, and no target is set now")
         if changes:
             warn_caller(
                 f"this run does not go on as the checkpoint's did: {'; and '.join(changes)}. ε counts both "
