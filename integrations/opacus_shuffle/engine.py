@@ -32,7 +32,14 @@ from opacus_shuffle.accountants import (
     checked,
     warn_caller,
 )
-from opacus_shuffle.loaders import SAMPLERS, population_and_cohort, rounds_in, seed_from, with_sampler
+from opacus_shuffle.loaders import (
+    SAMPLERS,
+    checked_sampling,
+    population_and_cohort,
+    rounds_in,
+    seed_from,
+    with_sampler,
+)
 from opacus_shuffle.optimizer import (
     BOOKS,
     DistributedShuffleDPOptimizer,
@@ -529,10 +536,7 @@ def _chosen_sampling(sampling: str | None, poisson_sampling: bool | None) -> Sam
             f"sampling={sampling!r} and poisson_sampling={poisson_sampling} contradict each other: "
             "give one of them"
         )
-    chosen = sampling or ("poisson" if poisson_sampling else "without-replacement")
-    if chosen not in list(SAMPLERS):
-        raise ShufflePrivacyError(f"sampling must be one of {[s.value for s in SAMPLERS]}, got {sampling!r}")
-    return Sampling(chosen)
+    return checked_sampling(sampling or ("poisson" if poisson_sampling else "without-replacement"))
 
 
 def _common_randomness(own: Randomness) -> Randomness:
