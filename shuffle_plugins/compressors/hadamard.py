@@ -19,7 +19,6 @@ from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.core.rows import Rows, rows_at_once
 from shuffle_plugins.randomness.chacha import runs_kernels
 
-_NEAR = 16  # shorter distances are torch's weakness: it works on columns there
 _CHUNK_ENTRIES = 1 << 17  # worked on together on a CPU
 
 
@@ -48,17 +47,12 @@ def hadamard_transform(x: Tensor, *, normalized: bool = False, out: Tensor | Non
     size = x.shape[-1] if x.dim() else 0
     if size < 1 or size & (size - 1):
         raise ValueError(f"the last axis must be a power of two, got shape {tuple(x.shape)}")
-    kernels = cpu_kernels()
-    compiled = kernels is not None and kernels.handles(x, size) and x.is_contiguous()
+    _check_floating(x)
     if out is None:
-        out = torch.empty_like(x) if compiled else torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    elif out is not x or not compiled:
-        _check_out(out, x)
-    if kernels is not None and compiled:
-        kernels.transform_rows(x, out, size, size, size, None, size**-0.5 if normalized else 1.0)
-    else:
-        _check_floating(x)
-        _transform_rows(x.detach().reshape(-1, size), None, normalized, out=out.detach().view(-1, size))
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    elif out.shape != x.shape or out.dtype != x.dtype or out.device != x.device or not out.is_contiguous():
+        raise ValueError(f"out must be a contiguous {x.dtype} tensor {tuple(x.shape)} on {x.device}")
+    _transform_rows(x.detach().reshape(-1, size), None, normalized, out=out.detach().view(-1, size))
     return out
 
 
@@ -138,11 +132,6 @@ def _check_floating(x: Tensor) -> None:
         raise ValueError(f"a transform takes floating point of 16, 32 or 64 bits, got {x.dtype}")
 
 
-def _check_out(out: Tensor, x: Tensor) -> None:
-    if out.shape != x.shape or out.dtype != x.dtype or out.device != x.device or not out.is_contiguous():
-        raise ValueError(f"out must be a contiguous {x.dtype} tensor {tuple(x.shape)} on {x.device}")
-
-
 def _check_indices(indices: Tensor, size: int) -> None:
     if indices.numel() and not (int(indices.min()) >= 0 and int(indices.max()) < size):
         raise ValueError(f"an index lies outside [0, {size})")
@@ -196,7 +185,7 @@ def _transform_rows(x: Tensor, signs: Tensor | None, normalized: bool, *, out: T
 def butterflies_(work: Tensor) -> None:
     """The unnormalised transform of contiguous rows (rows, size) in place, by torch alone, on any device."""
     size = work.shape[1]
-    near = min(size, _NEAR)
+    near = min(size, 16)  # shorter distances are torch's weakness: it works on columns there
     half = size // 2
     while half >= near:
         _butterfly(work.view(-1, 2, half))

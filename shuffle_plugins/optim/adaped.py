@@ -67,10 +67,9 @@ def prior_loss(
 
 
 class ClientModels(NamedTuple):
-    """What a client trains. A tuple of tensors, so that ``torch.func.vmap`` can train many clients at once.
+    """θ, which never leaves the client, its copy of μ, with the same names and shapes, and ψ > 0, a scalar.
 
-    The personal model θ never leaves the client; the global model is its copy of μ, with the same names and
-    shapes; the dissimilarity is ψ > 0, a scalar tensor.
+    A tuple of tensors, so that ``torch.func.vmap`` can train many clients at once.
     """
 
     personal_model: dict[str, Tensor]
@@ -92,13 +91,13 @@ class AdaPeD(Ranged):
         personal_rate: η1, the learning rate of the personal model θ.
         global_rate: η2, the learning rate of the client's copy of the global model μ.
         dissimilarity_rate: η3, the learning rate of ψ.
-        least_dissimilarity: ψ_min, the smallest ψ. Gradient steps and noise can make ψ negative, which the
-            thesis does not treat; here ψ is raised to ψ_min after each step, and when it is received.
+        least_dissimilarity: ψ_min. Steps and noise can make ψ negative, which the thesis does not treat; here
+            ψ is raised to ψ_min after each step, and when it is received.
         dissimilarity_scale: s. A client sends s·ψ, in one vector with μ. With a larger s the noise disturbs ψ
             less, but the change of ψ takes up more of the clipping norm.
-        global_clip: C1, the largest norm of a step's gradient of μ; a longer one is scaled down to it.
+        global_clip: C1, the largest norm of a step's gradient of μ.
         dissimilarity_clip: C2, the largest absolute value of a step's derivative in ψ. Neither clip has
-            to do with privacy here: they keep single steps small.
+            to do with privacy here.
         task_loss: f, a function of scores and labels.
     """
 

@@ -30,8 +30,7 @@ _SILENT = 5.0  # seconds that a run may take without a progress bar
 class Stage:
     """One run of one update rule on one group of clients.
 
-    ``problem`` is perhaps a smoothed form of the original, ``reach`` the assumed distance from the start to
-    the optimum, ``bound`` the theorem's upper bound on the excess loss.
+    ``reach`` is the assumed distance from the start to the optimum, ``bound`` is on the excess loss.
     """
 
     problem: Problem
@@ -68,9 +67,7 @@ class Result:
     def epsilon(self, delta: float) -> EpsilonInterval:
         """ε at δ, for replace-one neighbours and an observer of everything that was released.
 
-        Given what was released before, a client's data enter only the rounds of its own group. Later groups
-        compute on what that group released and on other clients' data. So the transcript of all groups costs
-        as much as the group that costs most.
+        No client is in two groups, so all cost as much as the group that costs most.
         """
         if not self.private:
             raise ValueError("gradients were used as they are: no ε holds")

@@ -15,7 +15,6 @@ from shuffle_plugins.secure_aggregation.aggregator import COMMITMENT_BYTES
 from shuffle_plugins.shuffler import RoundContext
 from shuffle_plugins.shuffler.envelopes import envelope_size, layer_size, ticket_size
 
-_PIECE_BYTES = 1 << 25  # of ciphertexts in one message, by default
 _KEY_MEMORY = 200  # bytes that a signing key takes in a set of keys
 
 
@@ -68,12 +67,9 @@ def sum_round_costs(
     """What a shared sum costs one client, the server, and one aggregator.
 
     Args:
-        clients: how many send a share.
         size: counts of a client: ``mechanism.counts.size``.
         largest: the largest count, where the smallest is 0: ``mechanism.counts.highest - lowest``.
-        aggregators: how many there are.
         verified: whether clients prove that their counts are within bounds.
-        rates: of another machine than that of the benchmarks.
     """
     aggregators = checks.whole("aggregators", aggregators)
     layout = ResidueLayout.of_sum(
@@ -159,7 +155,7 @@ def mixed_round_costs(
                 received=clients * taken,
                 sent=clients * given,
                 seconds=clients * (rates.mix + layer),
-                memory=min(_PIECE_BYTES, clients * taken) + clients * _KEY_MEMORY,
+                memory=min(1 << 25, clients * taken) + clients * _KEY_MEMORY,
             )
             for taken, given in zip(got, layers[1:], strict=True)
         ),

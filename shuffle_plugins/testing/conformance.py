@@ -230,7 +230,6 @@ def check_mechanism(
 
 
 def _builder(factory: str | MechanismFactory, *, radius: float | None) -> MechanismFactory:
-    """The factory, given a radius where it takes one."""
     if isinstance(factory, str):
         registry.summary(factory)
         by_name = partial(registry.get, factory)

@@ -585,7 +585,6 @@ def clipping_while_randomising_is_clipping_first(case: Case) -> Measured:
 def _refused(
     kind: str, call: Callable[[], object], errors: tuple[type[Exception], ...] = (ValueError,)
 ) -> None:
-    """The call must raise one of the errors."""
     try:
         call()
     except errors:

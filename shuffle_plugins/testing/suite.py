@@ -59,6 +59,5 @@ class MechanismConformance:
 
 @cache
 def _report(case: type[MechanismConformance]) -> ConformanceReport:
-    """All checks of a class, run once."""
     options = ("dims", "local_epsilons", "samples", "variance_is_bound", "records", "seed")
     return check_mechanism(case().build, **{name: getattr(case, name) for name in options})

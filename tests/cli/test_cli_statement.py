@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from accounted import accounted
 from command_line import CommandLine
 from ledger_rounds import drawn, people
 
@@ -24,9 +25,7 @@ def run(run: CommandLine) -> CommandLine:
 
 
 def accountant() -> ShuffleAccountant:
-    found = ShuffleAccountant()
-    found.step(ROUND, num_steps=20)
-    return found
+    return accounted(ROUND, num_steps=20)
 
 
 def test_options_and_a_saved_accountant_state_the_same(run: CommandLine, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import page_readers  # noqa: F401
 import pytest
 import torch
 from code_blocks import PAGES, ROOT, Block, blocks_of
-from reading import READERS, Reader
+from reading import READERS, has
 
 DEPLOYED = (
     "tests/flwr_shuffle/test_deployment.py::"
@@ -124,7 +124,9 @@ SESSIONS = sessions()
 def session(key: tuple[str, str, bool]) -> object:
     page, section, shell = key
     name = " - ".join(part for part in (page, section, "shell" if shell else "") if part)
-    slow = READERS.get(key, Reader()).slow
+    if key not in READERS:
+        has(page, section, shell=shell)
+    slow = READERS[key].slow
     return pytest.param(key, id=name, marks=[pytest.mark.slow] if slow else [])
 
 
@@ -144,7 +146,7 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("key", [session(key) for key in SESSIONS])
 def test_blocks_run_and_print_what_the_page_says(key: tuple[str, str, bool]) -> None:
-    READERS.get(key, Reader()).read(SESSIONS[key])
+    READERS[key].read(SESSIONS[key])
 
 
 def test_every_exception_is_of_one_block() -> None:

@@ -6,19 +6,30 @@ from dataclasses import MISSING, fields, replace
 from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord, MetricRecord, RecordDict
-from flwr_shuffle.messages import Instruction, SharedTerms, Wire, WrongVersionError
-from flwr_shuffle.service_messages import (
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr_shuffle.grids import InProcessGrid
+from flwr_shuffle.messages import (
+    PAYLOAD_KEY,
+    RECORD_KEY,
     SERVICE_KEY,
     AggregateRequest,
     Answer,
+    Instruction,
     MixMessage,
     NodeRole,
     RoleQuestion,
+    SharedTerms,
     Step,
     Unable,
+    Wire,
+    WrongVersionError,
+    context_of,
+    payload_of,
+    plain_payload,
+    read_plain_payload,
 )
 from flwr_shuffle.updates import Metric, UpdateTerms
+from mod_harness import adding, app
 
 from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.secure_aggregation import ResidueLayout
@@ -73,8 +84,8 @@ MESSAGES: dict[str, Wire] = {
     "piece": MixMessage(request=BATCH, first=0, items=PIECE, most=2),
     "part": MixMessage(request=BATCH, first=1, most=2),
     "check": AggregateRequest(step=Step.CHECK, **SUM),
-    "verify": AggregateRequest(step=Step.VERIFY, largest=9, verify_key=bytes(32), **SUM),
-    "add": AggregateRequest(step=Step.ADD_VERIFIED, largest=9, messages=[b"x", b"y"], **SUM),
+    "verify": AggregateRequest(step=Step.CHECK, largest=9, verify_key=bytes(32), **SUM),
+    "add": AggregateRequest(step=Step.ADD, largest=9, messages=[b"x", b"y"], **SUM),
     "batch": Answer(
         token=CONTEXT.token,
         said=MixedStatement(
@@ -186,3 +197,49 @@ SHARES = '{"check_seed": "%s", "aggregators": "%s", "clients": %s}'
 def test_values_out_of_range_are_refused(kind: str, entries: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
         read(kind, changed(kind, **entries))
+
+
+@pytest.fixture
+def reply_to() -> Message:
+    InProcessGrid(app(adding({})), num_nodes=1)  # lets this process make messages
+    return Message(RecordDict(), 5, "train")
+
+
+def test_a_context_differs_wherever_clients_could_be_told_different_things() -> None:
+    changes: list[dict[str, Any]] = [
+        {},
+        {"token": bytes(16)},
+        {"run": "run-8"},
+        {"server_round": 4},
+        {"participation": 0.5},
+        {"analyzer_key": b"K" * 32},
+        {"mechanism": replace(SPEC, options=())},
+    ]
+    variants = [replace(ASKED, **change) for change in changes]
+    contexts = {context_of(asked, dim=dim).digest() for asked in variants for dim in (8, 9)}
+    assert len(contexts) == 2 * len(variants)
+    assert context_of(ASKED, dim=8) == context_of(Instruction.from_record(ASKED.to_record()), dim=8)
+
+
+def test_payloads_of_reports_and_dummies_are_equally_long() -> None:
+    report = b"r" * 20
+    assert len(plain_payload(report, size=20)) == len(plain_payload(None, size=20)) == 21
+    assert read_plain_payload(plain_payload(report, size=20), size=20) == report
+    assert read_plain_payload(plain_payload(None, size=20), size=20) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        RecordDict(),
+        RecordDict({RECORD_KEY: MetricRecord({"payload": 3})}),
+        RecordDict({RECORD_KEY: ConfigRecord()}),
+        RecordDict({RECORD_KEY: ConfigRecord({PAYLOAD_KEY: "text"})}),
+        RecordDict({RECORD_KEY: ConfigRecord({PAYLOAD_KEY: b""})}),
+        RecordDict({RECORD_KEY: ConfigRecord({PAYLOAD_KEY: [b"a"]})}),
+        RecordDict({RECORD_KEY: ConfigRecord({PAYLOAD_KEY: b"a", "more": 1})}),
+        RecordDict({RECORD_KEY: ConfigRecord({PAYLOAD_KEY: b"a"}), "metrics": MetricRecord({"loss": 1.0})}),
+    ],
+)
+def test_other_replies_have_no_payload(content: RecordDict, reply_to: Message) -> None:
+    assert payload_of(Message(content, reply_to=reply_to)) == b""

@@ -227,15 +227,6 @@ def test_excess_loss_follows_the_rate_of_accelerated_descent(bench):
     assert all(point["excess"] < point["bound"] for point in points)
 
 
-@pytest.mark.slow
-def test_methods_rank_as_predicted_and_all_beat_the_local_model(bench):
-    excess = {}
-    for title in ("local SGD", "P_SGD", "P_AGD", "P_GD"):
-        rate = next(r for r in bench.RATES if r.title == title)
-        excess[title] = bench.measure(rate, clients=10**5, dim=48, epsilon=1.0, repeats=3, seed=1)["excess"]
-    assert excess["P_GD"] < excess["P_AGD"] < excess["P_SGD"] < excess["local SGD"]
-
-
 def test_plans_have_the_sizes_of_the_theorems():
     """Exponents of n in batch sizes and numbers of steps, and of the bound."""
     problem = Problem(

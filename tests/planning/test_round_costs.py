@@ -24,7 +24,7 @@ from shuffle_plugins.secure_aggregation import (
     share,
     share_with_proof,
 )
-from shuffle_plugins.secure_aggregation.verified import VerifyingAggregator
+from shuffle_plugins.secure_aggregation.aggregator import VerifyingAggregator
 from shuffle_plugins.shuffler import BatchRequest, Mixer, RoundContext, SpentTokens
 from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, part_sizes, seal
 from shuffle_plugins.shuffler.keys import SealingKey, ServiceKey, SigningKey, public_key_bytes

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from shuffle_plugins.cli.options import whole_option
+from shuffle_plugins.cli.commands import whole_option
 
 _PORT = 8484  # links to a setting work as long as the port is the same
 

@@ -3,9 +3,13 @@
 Signs are drawn lazily: 16 bits for every draw, the other 46 only where those do not decide.
 """
 
+# mypy: disable-error-code="no-any-return"
+
 from __future__ import annotations
 
 import math
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +31,10 @@ CHUNK_VALUES = 1 << 17
 """Values that the torch path holds at a time, unless one row has more."""
 
 
+def _triton() -> Any:
+    return import_module("shuffle_plugins.compressors.kernels.triton_signs")
+
+
 # -- bits in words ----------------------------------------------------------------------------------------
 
 
@@ -40,9 +48,7 @@ def pack_signs(bits: Tensor) -> Tensor:
     if bits.dim() != 2 or bits.dtype not in (torch.bool, torch.uint8):
         raise ValueError(f"bits are (rows, columns), bool or uint8, got {bits.dtype} {tuple(bits.shape)}")
     if runs_kernels(bits.device):
-        from shuffle_plugins.compressors.kernels.triton_signs import pack_signs_triton
-
-        return pack_signs_triton(bits)
+        return _triton().pack_signs_triton(bits)
     return pack_signs_torch(bits)
 
 
@@ -50,9 +56,7 @@ def unpack_signs(packed: Tensor, *, columns: int) -> Tensor:
     """The bits that :func:`pack_signs` packed, (rows, columns) uint8."""
     check_packed(packed, columns=columns)
     if runs_kernels(packed.device):
-        from shuffle_plugins.compressors.kernels.triton_signs import unpack_signs_triton
-
-        return unpack_signs_triton(packed, columns=columns)
+        return _triton().unpack_signs_triton(packed, columns=columns)
     return unpack_signs_torch(packed, columns=columns)
 
 
@@ -60,9 +64,7 @@ def decode_signs(packed: Tensor, *, columns: int) -> Tensor:
     """How many rows have each bit set, (columns,) int64; 2 · count - rows is the sum of the signs."""
     check_packed(packed, columns=columns)
     if runs_kernels(packed.device):
-        from shuffle_plugins.compressors.kernels.triton_signs import decode_signs_triton
-
-        return decode_signs_triton(packed, columns=columns)
+        return _triton().decode_signs_triton(packed, columns=columns)
     return decode_signs_torch(packed, columns=columns)
 
 
@@ -163,12 +165,11 @@ def encode_signs(
     r"""A randomised-response sign for every coordinate of each rotated row, packed 32 to a word.
 
     Row i is zero-padded to ``size``, the next power of two, and rotated: :math:`y = H\,D\,x_i / \sqrt{size}`,
-    D the diagonal of ``signs``. Its coordinate j becomes :math:`v = \mathrm{clamp}(y_j / scale, -1, 1)`,
-    computed in float32 (NaN counts as 0), and a plus sign with probability :math:`\tfrac12 + (\tfrac12 -
-    low/2^{62})\,v`. All coordinates are sent: ε0 of a row is ``size`` times that of a sign.
+    D the diagonal of ``signs``. Its coordinate j becomes :math:`v = \mathrm{clamp}(y_j / scale, -1, 1)`, in
+    float32 (NaN counts as 0), and a plus sign with probability :math:`\tfrac12 + (\tfrac12 - low/2^{62})\,v`.
+    All coordinates are sent: ε0 of a row is ``size`` times that of a sign.
 
     Args:
-        x: (clients, dim); 64-bit rows are rounded to float32.
         signs: (dim,) int8, +1 and -1; None for +1 everywhere.
         scale: what becomes ±1; positive.
         low_threshold: ``low``, in [1, 2**61].
@@ -180,9 +181,7 @@ def encode_signs(
     if signs is not None and (signs.shape != (rows.dim,) or signs.dtype != torch.int8):
         raise ValueError(f"signs must be int8 ({rows.dim},), got {signs.dtype} {tuple(signs.shape)}")
     if runs_kernels(rows.device):
-        from shuffle_plugins.compressors.kernels.triton_signs import encode_signs_triton
-
-        return encode_signs_triton(rows, signs=signs, scale=scale, rule=rule, draw=draw)
+        return _triton().encode_signs_triton(rows, signs=signs, scale=scale, rule=rule, draw=draw)
     return encode_signs_torch(rows, signs=signs, scale=scale, rule=rule, draw=draw)
 
 
@@ -198,9 +197,7 @@ def gather_signs(
     rule = SignThresholds(checks.whole("low_threshold", low_threshold, at_most=1 << (PROBABILITY_BITS - 1)))
     checked_indices(indices, rows, size=rows.dim)
     if runs_kernels(rows.device) and len(rows.blocks) == 1:
-        from shuffle_plugins.compressors.kernels.triton_signs import gather_signs_triton
-
-        return gather_signs_triton(rows.blocks[0], indices, scale=scale, rule=rule, draw=draw)
+        return _triton().gather_signs_triton(rows.blocks[0], indices, scale=scale, rule=rule, draw=draw)
     return gather_signs_torch(rows, indices, scale=scale, rule=rule, draw=draw)
 
 
@@ -215,7 +212,7 @@ def encode_signs_torch(
     for start in range(0, rows.num_rows, chunk):
         part = rows.narrow(start, start + chunk).dense().to(torch.float32)
         rotated = padded_transform(part, signs=signs)
-        values = pad(_unit_values(rotated, rotation_factor(size, scale)), (0, width - size))
+        values = pad(_unit_values(rotated, 1 / (math.sqrt(size) * scale)), (0, width - size))
         bits = lazy_signs(values.view(-1), rule, draw=draw, first=start * width).view(values.shape)
         bits[:, size:] = False
         packed[start : start + chunk] = pack_signs_torch(bits)
@@ -235,11 +232,6 @@ def gather_signs_torch(
         bits = lazy_signs(_unit_values(values, 1 / scale).view(-1), rule, draw=draw, first=start * count)
         signs[start : start + chunk] = bits.view(chosen.shape)
     return signs
-
-
-def rotation_factor(size: int, scale: float) -> float:
-    """What the unnormalised transform is multiplied by."""
-    return 1 / (math.sqrt(size) * scale)
 
 
 def _unit_values(values: Tensor, factor: float) -> Tensor:

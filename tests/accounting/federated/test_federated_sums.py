@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from histories import accountant_of
 
 from shuffle_plugins.accounting import (
     Adversary,
@@ -70,8 +71,7 @@ def test_a_budget_is_asked_before_a_sum() -> None:
         rounds += 1
     assert rounds >= 1
     assert accountant.epsilon(DELTA, adversary=Adversary.SERVER, lower=False).upper <= budget
-    exact = ShuffleAccountant()
-    exact.step(one.server, num_steps=rounds + 1)
+    exact = accountant_of((one.server, rounds + 1))
     assert exact.epsilon(DELTA).upper > budget
 
 

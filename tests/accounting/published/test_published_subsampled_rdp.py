@@ -94,31 +94,6 @@ def test_theorem_2_keeps_its_digits_where_next_to_nobody_is_drawn(population: in
     assert exact * (1 - 5e-9) < value <= exact
 
 
-@pytest.mark.parametrize(("order", "e0", "n", "k"), SETTINGS)
-def test_theorem_1_as_printed(order: int, e0: float, n: int, k: int) -> None:
-    def log_sum(terms: list[float]) -> float:
-        return float(np.logaddexp.reduce(terms))
-
-    e, gamma = math.exp(e0), k / n
-    clones = math.floor((k - 1) / (2 * e)) + 1
-
-    def choose(j: int) -> float:
-        return math.log(math.comb(order, j))
-
-    terms = [0.0, math.log(4) + choose(2) + 2 * math.log(gamma) + math.log((e - 1) ** 2 / (clones * e))]
-    for j in range(3, order + 1):
-        scale = 2 * (e**2 - 1) ** 2 / (clones * e**2)
-        terms.append(
-            choose(j) + j * math.log(gamma) + math.log(j) + math.lgamma(j / 2) + j / 2 * math.log(scale)
-        )
-    x = Fraction(gamma) * (Fraction(e) ** 2 - 1) / Fraction(e)
-    remainder = (1 + x) ** order - 1 - order * x
-    terms.append(math.log(remainder.numerator) - math.log(remainder.denominator) - (k - 1) / (8 * e))
-    expected = log_sum(terms) / (order - 1)
-    value = divergences.subsampled_rdp_bound(orders=[order], local_epsilon=e0, population=n, cohort=k)[0]
-    assert value == pytest.approx(expected, rel=2e-8)
-
-
 def test_the_upper_bound_lies_above_the_lower_one() -> None:
     orders = np.array([2, 3, 5, 10, 50, 200])
     for e0 in (0.01, 0.5, 2.0, 5.0):
