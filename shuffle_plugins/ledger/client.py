@@ -13,8 +13,8 @@ from sqlite3 import Connection
 from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 
 from shuffle_plugins.core import checks
+from shuffle_plugins.core.checks import Delta, Ranged, TargetEpsilon, whole_number
 from shuffle_plugins.core.database import Database, StrPath
-from shuffle_plugins.core.ranges import Delta, Ranged, TargetEpsilon, whole_number
 
 if TYPE_CHECKING:
     from shuffle_plugins.accounting import Round, ShuffleAccountant

@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from typing_extensions import override
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Count, Ranged, whole_number
+from shuffle_plugins.core.checks import Count, Ranged, whole_number
 from shuffle_plugins.shuffler.envelopes import (
     MODULUS,
     MOST_MIXERS,

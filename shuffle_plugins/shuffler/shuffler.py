@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from typing_extensions import override
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Ranged, byte_string, whole_number
+from shuffle_plugins.core.checks import Ranged, byte_string, whole_number
 
 if TYPE_CHECKING:
     from shuffle_plugins.core import Reports

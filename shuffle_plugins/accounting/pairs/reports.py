@@ -18,7 +18,7 @@ import numpy as np
 
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Positive, Ranged, in_range
+from shuffle_plugins.core.checks import Positive, Ranged, in_range
 
 Atoms = tuple[tuple[float, float, float], ...]
 """Triples (u, v, mass): the two gains of a report, and how likely it is under everybody else's record."""
