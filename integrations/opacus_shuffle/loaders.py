@@ -272,7 +272,7 @@ def checked_sampling(sampling: object) -> Sampling:
     """A law of batches for which there is a sampler."""
     if sampling not in list(SAMPLERS):
         raise ShufflePrivacyError(f"sampling must be one of {[s.value for s in SAMPLERS]}, got {sampling!r}")
-    return Sampling(sampling)
+    return Sampling(str(sampling))
 
 
 class CohortLoader(DataLoader[Any]):
