@@ -52,7 +52,7 @@ from flwr_shuffle.messages import (
 from flwr_shuffle.updates import Layout, of_kind, vector_of
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core import Reports
-from shuffle_plugins.core.ranges import Flag, Ranged, in_range
+from shuffle_plugins.core.checks import Flag, Ranged, in_range
 from shuffle_plugins.ledger import ClientLedger, LedgerError, ReportRefused
 from shuffle_plugins.ledger import ClientLimits as ClientLimits
 from shuffle_plugins.ledger.client import Charged, Refused, written

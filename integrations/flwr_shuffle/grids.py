@@ -48,7 +48,7 @@ from flwr_shuffle.messages import (
 )
 from flwr_shuffle.updates import Layout
 from shuffle_plugins.core import ReportLayout, Reports, checks
-from shuffle_plugins.core.ranges import Ranged
+from shuffle_plugins.core.checks import Ranged
 from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.shuffler import BatchRefused, InMemoryShuffler, Refusal, Shuffler
 

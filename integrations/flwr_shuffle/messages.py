@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from flwr_shuffle.updates import MOST_METRICS, Metric, UpdateTerms, of_kind, text_of
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Count, Ranged, byte_string, in_range, whole_number
+from shuffle_plugins.core.checks import Count, Ranged, byte_string, in_range, whole_number
 from shuffle_plugins.mechanisms import spec_from_json
 from shuffle_plugins.mechanisms.base import CountRange
 from shuffle_plugins.mechanisms.spec import Spec

@@ -14,7 +14,7 @@ from typing_extensions import override
 from flwr_shuffle.grids import InMemoryStage, ShuffleStage, SummingStage, Waiting
 from flwr_shuffle.updates import PrivateEvaluation, Updates, of_kind
 from shuffle_plugins.accounting import Adversary, FederatedRound
-from shuffle_plugins.core.ranges import Delta, Positive, Ranged, in_range, one_of, whole_number
+from shuffle_plugins.core.checks import Delta, Positive, Ranged, in_range, one_of, whole_number
 from shuffle_plugins.mechanisms import Kind, PrivateSum, SumSpec, available, summary
 from shuffle_plugins.mechanisms import MechanismSpec as MechanismSpec
 from shuffle_plugins.mechanisms.base import SeveralReports

@@ -73,7 +73,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
     def __init__(self) -> None:
         self.core = self.core_type(method=self.method)  # another object after load_state_dict
         self._run = uuid.uuid4().hex
-        self._budget: tuple[float, float] | None = None  # ε and δ
+        self.budget: tuple[float, float] | None = None  # ε and δ
         self._unrecorded = 0
 
     @override
@@ -176,13 +176,13 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
             _refuse_other_optimizers(caller.f_locals["optimizer"])
         if (target_epsilon is None) != (target_delta is None):
             raise ShufflePrivacyError("a budget needs both target_epsilon and target_delta")
-        self._budget = None
+        self.budget = None
         if target_epsilon is not None and target_delta is not None:
-            self._budget = (
+            self.budget = (
                 checked(checks.target_epsilon, target_epsilon),
                 checked(checks.delta, target_delta, name="target_delta"),
             )
-        return AccountingHook(accountant=self, sample_rate=sample_rate, budget=self._budget)
+        return AccountingHook(accountant=self, sample_rate=sample_rate, budget=self.budget)
 
     @override
     def state_dict(self, destination: MutableMapping[str, Any] | None = None) -> MutableMapping[str, Any]:
@@ -195,8 +195,8 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
             unrecorded=self._unrecorded,
             warnings=self.warnings,
         )
-        if self._budget is not None:
-            destination["target"] = self._budget
+        if self.budget is not None:
+            destination["target"] = self.budget
         return destination
 
     @override
@@ -211,11 +211,12 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         self.core, self._unrecorded = core, max(told, self.released() - core.num_steps)
         self._run = state_dict["run"]
 
-    def _read_state(self, state_dict: Mapping[str, Any]) -> ShuffleAccountant:
+    def continued(self, state_dict: Mapping[str, Any]) -> ShuffleAccountant:
+        """What :meth:`load_state_dict` would load, or refuse; nothing is loaded."""
         needed = {"core", "mechanism", "run"}
         if not isinstance(state_dict, Mapping) or not needed <= set(state_dict):
             raise ShufflePrivacyError(
-                f"not the state of an accountant, which has {sorted(needed)}: {state_dict!r}"
+                f"an accountant's state has {sorted(needed)}, which {state_dict!r} lacks"
             )
         if state_dict["mechanism"] != self.mechanism():
             raise ShufflePrivacyError(
@@ -224,22 +225,6 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
             )
         core = self.core_type(method=self.method)
         checked(core.load_state_dict, state_dict["core"])
-        return core
-
-    def changes(self, state_dict: Mapping[str, Any], *, next_round: Round | None) -> list[str]:
-        """What a run that goes on from a saved history would do otherwise than before, in words."""
-        history = self._read_state(state_dict).history
-        found = []
-        if next_round is not None and history and history[-1][0] != next_round:
-            found.append(f"its last rounds were {history[-1][0]}, the next are {next_round}")
-        target = state_dict.get("target")
-        if target is not None and self._budget is None:
-            found.append(f"it was to stop at (ε, δ) = {target}, and no target is set now")
-        return found
-
-    def continued(self, state_dict: Mapping[str, Any]) -> ShuffleAccountant:
-        """What :meth:`load_state_dict` would load, or refuse; nothing is loaded."""
-        core = self._read_state(state_dict)
         if not begins_with(core, self.core) or core.num_steps < _recorded.get(state_dict["run"], 0):
             raise ShufflePrivacyError(
                 "rounds were recorded, here or by the run that was saved, that the saved history does not "

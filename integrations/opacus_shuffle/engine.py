@@ -32,7 +32,14 @@ from opacus_shuffle.accountants import (
     checked,
     warn_caller,
 )
-from opacus_shuffle.loaders import SAMPLERS, population_and_cohort, rounds_in, seed_from, with_sampler
+from opacus_shuffle.loaders import (
+    SAMPLERS,
+    checked_sampling,
+    population_and_cohort,
+    rounds_in,
+    seed_from,
+    with_sampler,
+)
 from opacus_shuffle.optimizer import (
     BOOKS,
     DistributedShuffleDPOptimizer,
@@ -492,10 +499,13 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         if start is not None:
             path.seek(start)  # type: ignore[union-attr]
         accountant, state = self._require_accountant(), checkpoint.get("privacy_accountant_state_dict", {})
-        accountant.continued(state)
-        changes = accountant.changes(
-            state, next_round=self._optimizers[-1].round if self._optimizers else None
-        )
+        history, changes = accountant.continued(state).history, []
+        if self._optimizers and history and history[-1][0] != self._optimizers[-1].round:
+            changes.append(
+                f"its last rounds were {history[-1][0]}, the next are {self._optimizers[-1].round}"
+            )
+        if "target" in state and accountant.budget is None:
+            changes.append(f"it was to stop at (ε, δ) = {state['target']}, and no target is set now")
         if changes:
             warn_caller(
                 f"this run does not go on as the checkpoint's did: {'; and '.join(changes)}. ε counts both "
@@ -526,10 +536,7 @@ def _chosen_sampling(sampling: str | None, poisson_sampling: bool | None) -> Sam
             f"sampling={sampling!r} and poisson_sampling={poisson_sampling} contradict each other: "
             "give one of them"
         )
-    chosen = sampling or ("poisson" if poisson_sampling else "without-replacement")
-    if chosen not in list(SAMPLERS):
-        raise ShufflePrivacyError(f"sampling must be one of {[s.value for s in SAMPLERS]}, got {sampling!r}")
-    return Sampling(chosen)
+    return checked_sampling(sampling or ("poisson" if poisson_sampling else "without-replacement"))
 
 
 def _common_randomness(own: Randomness) -> Randomness:

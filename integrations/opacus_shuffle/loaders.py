@@ -268,6 +268,13 @@ SAMPLERS: dict[Sampling, type[CohortSampler]] = {
 }
 
 
+def checked_sampling(sampling: object) -> Sampling:
+    """A law of batches for which there is a sampler."""
+    if sampling not in list(SAMPLERS):
+        raise ShufflePrivacyError(f"sampling must be one of {[s.value for s in SAMPLERS]}, got {sampling!r}")
+    return Sampling(str(sampling))
+
+
 class CohortLoader(DataLoader[Any]):
     """A ``DataLoader`` that announces every batch to the optimizer at the moment it is delivered.
 

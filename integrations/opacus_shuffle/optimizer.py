@@ -29,11 +29,12 @@ from opacus_shuffle.accountants import (
     checked,
     refuse_other_accountants,
 )
-from opacus_shuffle.loaders import SAMPLERS, CohortSampler, Delivery
+from opacus_shuffle.loaders import CohortSampler, Delivery, checked_sampling
 from opacus_shuffle.sums import (
     NO_LOCAL_EPSILON,
     NO_NOISE_MULTIPLIER,
     AdaptiveClipping,
+    ClippedBall,
     Randomizer,
     SumSetting,
     positive,
@@ -96,11 +97,9 @@ class ShuffleMixin:
 
     # What the base optimizer brings.
     params: list[Any]
-    accumulated_iterations: int
     grad_samples: list[Tensor]
     original_optimizer: Optimizer
     _is_last_step_skipped: bool
-    _get_flat_grad_sample: Callable[[nn.Parameter], Tensor]
 
     def __init__(
         self,
@@ -123,11 +122,7 @@ class ShuffleMixin:
         ``population`` and ``cohort`` (n and k) are those of all processes together, which must not share a
         stream of ``randomness``.
         """
-        if sampling not in list(SAMPLERS):
-            raise ShufflePrivacyError(
-                f"sampling must be 'without-replacement', 'poisson' or 'epoch', got {str(sampling)!r}"
-            )
-        sampling = Sampling(sampling)
+        sampling = checked_sampling(sampling)
         population = checked(checks.whole, "population", population)
         cohort = checked(checks.whole, "cohort", cohort)
         if on_nonfinite not in ("zero", "raise"):
@@ -229,15 +224,13 @@ class ShuffleMixin:
         """Under per-layer clipping the radius of every parameter's ball; assign to change them."""
         limits = self._setting.ball.limits
         if limits is None:
-            raise AttributeError("clipping is flat: there is one max_grad_norm, and no max_grad_norms")
+            raise AttributeError("clipping is flat: there is max_grad_norm; or use clipping='per_layer'")
         return limits
 
     @max_grad_norms.setter
     def max_grad_norms(self, values: Sequence[float]) -> None:
-        ball = self._setting.ball
-        if ball.limits is None:
-            raise AttributeError("clipping is flat: assign max_grad_norm, or use clipping='per_layer'")
-        changed = ball.of_layers(values, parameters=len(self._trained), norm=ball.norm)
+        norm = self._setting.ball.norm
+        changed = ClippedBall.of_layers(values, parameters=len(self.max_grad_norms), norm=norm)
         self._build(replace(self._setting, ball=changed))
 
     @property

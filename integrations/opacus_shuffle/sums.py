@@ -19,8 +19,8 @@ from torch import Tensor
 from opacus_shuffle.accountants import ShufflePrivacyError, checked
 from shuffle_plugins.accounting import COARSE, Round, Sampling, ShuffleRound
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Fraction as Share
-from shuffle_plugins.core.ranges import Positive, Ranged
+from shuffle_plugins.core.checks import Fraction as Share
+from shuffle_plugins.core.checks import Positive, Ranged
 from shuffle_plugins.core.rows import Rows, adapted_norm
 from shuffle_plugins.mechanisms import BinaryRandomizedResponse, LocalRandomizer, Norm, PrivateSum, registry
 from shuffle_plugins.randomness import Randomness

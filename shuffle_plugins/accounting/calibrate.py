@@ -16,7 +16,7 @@ from shuffle_plugins.accounting.rounds.records import SampledRecordsRound
 from shuffle_plugins.accounting.rounds.round import Round, ShuffleRound
 from shuffle_plugins.accounting.terms import Adversary, Method, Sampling, check_method
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Delta, Ranged, Steps, TargetEpsilon
+from shuffle_plugins.core.checks import Delta, Ranged, Steps, TargetEpsilon
 
 LEAST_SEARCHED_LOCAL_EPSILON, LARGEST_SEARCHED_LOCAL_EPSILON = 1e-4, 20.0
 """Range of ε0, in nats, that calibrations search. Mechanisms and rounds accept a wider range."""

@@ -23,8 +23,8 @@ from shuffle_plugins.auditing.simulation import (
     RoundSimulator,
     extreme_neighbours,
 )
+from shuffle_plugins.core.checks import Count, Ranged, in_range, whole_number
 from shuffle_plugins.core.confidence import epsilon_lower_bound
-from shuffle_plugins.core.ranges import Count, Ranged, in_range, whole_number
 from shuffle_plugins.protocols import SplitSum
 from shuffle_plugins.protocols.coins import CoinSum
 from shuffle_plugins.protocols.lattices import FixedPoint, Interval

@@ -32,7 +32,7 @@ from shuffle_plugins.accounting.calibrate import LARGEST_SEARCHED_LOCAL_EPSILON
 from shuffle_plugins.accounting.published import shuffles
 from shuffle_plugins.bandits.designs import Indices, Vectors
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Delta, Ranged, in_range, one_of
+from shuffle_plugins.core.checks import Delta, Ranged, in_range, one_of
 from shuffle_plugins.mechanisms.noise import FINE_BITS, laplace_grid
 from shuffle_plugins.mechanisms.registry import blanket
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Count, Ranged, whole_number
+from shuffle_plugins.core.checks import Count, Ranged, whole_number
 
 _WIDTH, _FREQUENCY = 0.8, 3 * math.pi / 4  # of the finest wavelet
 _WRAPS = 2  # copies of the image to each side over which filters reach: the tails beyond are below float32

@@ -13,8 +13,8 @@ from sqlite3 import Connection
 from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 
 from shuffle_plugins.core import checks
+from shuffle_plugins.core.checks import Delta, Ranged, TargetEpsilon, whole_number
 from shuffle_plugins.core.database import Database, StrPath
-from shuffle_plugins.core.ranges import Delta, Ranged, TargetEpsilon, whole_number
 
 if TYPE_CHECKING:
     from shuffle_plugins.accounting import Round, ShuffleAccountant
@@ -63,21 +63,15 @@ def _positive(name: str, value: object) -> float:
 class ClientLimits(Ranged):
     """What a client agrees to spend; None is no limit.
 
-    Attributes:
-        max_local_epsilon: largest ε0 of one report, in nats. Infinity agrees to reports that protect only
-            once they are added to everybody's, and to no others; ``max_epsilon`` must then limit their total.
-        max_rounds: largest number of reports in all.
-        max_total_local_epsilon: largest Σ ε0 over all reports, in nats.
-        min_reports: fewest reports that one of the client's must be shuffled among.
-        max_epsilon: largest ε of all reports together at ``delta``, as of :func:`epsilon_of`.
-        delta: δ of ``max_epsilon``, in (0, 1); the two go together.
+    An infinite ``max_local_epsilon`` agrees to reports that protect only once they are added to everybody's,
+    and to no others; ``max_epsilon`` must then limit their total.
     """
 
-    max_local_epsilon: Annotated[float, _positive] | None = None
-    max_rounds: Annotated[int, whole_number(at_least=0)] | None = None
-    max_total_local_epsilon: Annotated[float, _positive] | None = None
-    min_reports: Annotated[int, whole_number(at_least=2)] | None = None
-    max_epsilon: TargetEpsilon | None = None
+    max_local_epsilon: Annotated[float, _positive] | None = None  # of one report, in nats
+    max_rounds: Annotated[int, whole_number(at_least=0)] | None = None  # reports in all
+    max_total_local_epsilon: Annotated[float, _positive] | None = None  # Σ ε0 over all reports, in nats
+    min_reports: Annotated[int, whole_number(at_least=2)] | None = None  # that one is shuffled among
+    max_epsilon: TargetEpsilon | None = None  # of all reports together at δ, as of :func:`epsilon_of`
     delta: Delta | None = None
 
     def __post_init__(self) -> None:

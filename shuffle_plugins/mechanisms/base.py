@@ -18,8 +18,8 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
 )
 from shuffle_plugins.core import ReportLayout, Reports, Rows
+from shuffle_plugins.core.checks import Count, Dim, LocalEpsilon, Radius, Ranged
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.ranges import Count, Dim, LocalEpsilon, Radius, Ranged
 from shuffle_plugins.core.rows import checked_categories
 from shuffle_plugins.randomness.sources import Randomness, secure
 

@@ -20,8 +20,8 @@ from shuffle_plugins.accounting.pairs.reports import diluted, most_telling, prod
 from shuffle_plugins.compressors.frames import Rotation
 from shuffle_plugins.compressors.quantization import SignThresholds, plus_thresholds
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
+from shuffle_plugins.core.checks import Count, one_of, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.ranges import Count, one_of, whole_number
 from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, Norm
 from shuffle_plugins.mechanisms.coefficients import (
     CoefficientRandomizer,

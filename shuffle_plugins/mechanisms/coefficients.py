@@ -19,8 +19,8 @@ from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.compressors.frames import KashinFrame, Rotation, TightFrame, kashin_level, kashin_stretch
 from shuffle_plugins.compressors.hadamard import hadamard_coefficients, hadamard_transform, padded_dim
 from shuffle_plugins.core import Rows, checks
+from shuffle_plugins.core.checks import Count, in_range, one_of, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.ranges import Count, in_range, one_of, whole_number
 from shuffle_plugins.core.rows import rows_at_once
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 

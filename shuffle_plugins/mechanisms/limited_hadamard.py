@@ -18,8 +18,8 @@ from shuffle_plugins.accounting.numerics.search import narrowed
 from shuffle_plugins.compressors.hadamard import hadamard_scatter, hadamard_signs, padded_dim
 from shuffle_plugins.compressors.quantization import flip_threshold, odds_below
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
+from shuffle_plugins.core.checks import in_range
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.ranges import in_range
 from shuffle_plugins.core.rows import checked_categories
 from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, FrequencyOracle
 from shuffle_plugins.mechanisms.oracles import HadamardResponse

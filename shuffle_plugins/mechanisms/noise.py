@@ -30,9 +30,9 @@ from shuffle_plugins.accounting.numerics.search import narrowed, zero_between
 from shuffle_plugins.accounting.rounds.sums import delta_of_gaussian
 from shuffle_plugins.compressors.quantization import stochastic_round
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
+from shuffle_plugins.core.checks import in_range, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.core.packing import compact_dtype
-from shuffle_plugins.core.ranges import in_range, whole_number
 from shuffle_plugins.core.rows import rows_at_once
 from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.discrete_sampling import MAX_SIGMA, discrete_gaussian, discrete_laplace

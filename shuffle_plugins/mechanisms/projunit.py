@@ -16,8 +16,8 @@ from shuffle_plugins.accounting.pairs.reports import most_telling, read_coarsely
 from shuffle_plugins.compressors.frames import public_signs
 from shuffle_plugins.compressors.hadamard import hadamard_signs, hadamard_transform, padded_dim
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
+from shuffle_plugins.core.checks import Ranged, in_range, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.ranges import Ranged, in_range, whole_number
 from shuffle_plugins.core.reports import Field
 from shuffle_plugins.core.rows import rows_at_once
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm

@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Annotated
 
 from shuffle_plugins.core import checks
+from shuffle_plugins.core.checks import Count, Dim, LocalEpsilon, Ranged, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.ranges import Count, Dim, LocalEpsilon, Ranged, whole_number
 from shuffle_plugins.core.rows import checked_categories
 from shuffle_plugins.mechanisms.oracles import Mixture
 from shuffle_plugins.randomness.sources import Randomness, secure

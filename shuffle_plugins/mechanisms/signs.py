@@ -21,8 +21,8 @@ from shuffle_plugins.accounting.pairs.reports import diluted
 from shuffle_plugins.compressors.frames import public_random_bytes
 from shuffle_plugins.compressors.hadamard import l1_norms
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
+from shuffle_plugins.core.checks import Count, Dim, in_range, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.ranges import Count, Dim, in_range, whole_number
 from shuffle_plugins.core.rows import rows_at_once
 from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, Norm
 from shuffle_plugins.mechanisms.coefficients import (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 from typing_extensions import override
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import LocalEpsilon, Radius, Ranged
+from shuffle_plugins.core.checks import LocalEpsilon, Radius, Ranged
 from shuffle_plugins.core.reports import WIRE_VERSION, ReportLayout
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.base import LocalRandomizer

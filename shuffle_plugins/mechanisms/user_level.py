@@ -16,8 +16,8 @@ from shuffle_plugins.compressors.frames import Rotation
 from shuffle_plugins.compressors.hadamard import hadamard_signs, hadamard_transform, padded_dim
 from shuffle_plugins.compressors.quantization import SignThresholds, random_signs
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports
+from shuffle_plugins.core.checks import Count, Dim, LocalEpsilon, Radius, Ranged, in_range, one_of
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.ranges import Count, Dim, LocalEpsilon, Radius, Ranged, in_range, one_of
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.randomness.sources import Randomness, secure

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Positive, Ranged
+from shuffle_plugins.core.checks import Positive, Ranged
 
 DISSIMILARITY = "dissimilarity"
 """Name of ψ among the arrays that are sent; no parameter of a model may have this name."""

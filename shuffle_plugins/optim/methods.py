@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Count, Delta, Positive, Ranged, in_range, whole_number
+from shuffle_plugins.core.checks import Count, Delta, Positive, Ranged, in_range, whole_number
 from shuffle_plugins.optim import bounds
 from shuffle_plugins.optim.bounds import Promised
 from shuffle_plugins.optim.oracles import GradientModel, GradientTarget, Participation, VectorSums

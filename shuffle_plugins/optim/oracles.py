@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import PrivacyTarget, Round, SampledRecordsRound, Sampling, ShuffleRound
 from shuffle_plugins.accounting.numerics.search import largest_within
-from shuffle_plugins.core.ranges import Count, Ranged
+from shuffle_plugins.core.checks import Count, Ranged
 from shuffle_plugins.mechanisms import LocalRandomizer, Norm, registry
 from shuffle_plugins.mechanisms.noise import noise_ratio
 from shuffle_plugins.protocols import TargetUnreachable, VectorSum

@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, vmap
 from typing_extensions import override
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Dim, NotNegative, Radius, Ranged, one_of
+from shuffle_plugins.core.checks import Dim, NotNegative, Radius, Ranged, one_of
 from shuffle_plugins.mechanisms.base import Norm
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from shuffle_plugins.accounting import NEIGHBOURING_RELATION, Adversary, EpsilonInterval, Method, Sampling
 from shuffle_plugins.accounting.calibrate import LARGEST_SEARCHED_LOCAL_EPSILON
 from shuffle_plugins.core import checks, rounded
-from shuffle_plugins.core.ranges import Delta, Dim, Radius, Ranged, TargetEpsilon, one_of
+from shuffle_plugins.core.checks import Delta, Dim, Radius, Ranged, TargetEpsilon, one_of
 from shuffle_plugins.planning.errors import NormName, check_norm, enclosing_radius
 
 _Norm = Annotated[NormName, lambda _, value: check_norm(value)]

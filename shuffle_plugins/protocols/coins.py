@@ -23,8 +23,8 @@ from shuffle_plugins.accounting.pairs.noise import (
     log_ratio,
 )
 from shuffle_plugins.core import Reports, Rows, checks
+from shuffle_plugins.core.checks import Count, Dim, Radius
 from shuffle_plugins.core.lazy_torch import Tensor
-from shuffle_plugins.core.ranges import Count, Dim, Radius
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.draws import COINS_AT_ONCE, DISTANCE, MOST_COINS, RATIO, drawn_range, heads
 from shuffle_plugins.protocols.lattices import MOST_LEVELS, Categories, FixedPoint, Interval, Lattice, OneHot

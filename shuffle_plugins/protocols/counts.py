@@ -17,8 +17,8 @@ from shuffle_plugins.accounting.numerics.search import largest_within
 from shuffle_plugins.compressors.frames import KashinFrame
 from shuffle_plugins.compressors.quantization import SignThresholds
 from shuffle_plugins.core import Reports, Rows, checks
+from shuffle_plugins.core.checks import Dim, LocalEpsilon, Radius, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.ranges import Dim, LocalEpsilon, Radius, whole_number
 from shuffle_plugins.core.rows import rows_at_once
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.lattices import compiled_kernels

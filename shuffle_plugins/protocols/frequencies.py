@@ -23,8 +23,8 @@ from shuffle_plugins.accounting import (
 from shuffle_plugins.accounting.calibrate import LARGEST_SEARCHED_LOCAL_EPSILON, LEAST_SEARCHED_LOCAL_EPSILON
 from shuffle_plugins.accounting.numerics.search import narrowed
 from shuffle_plugins.core import ReportLayout, Reports, checks
+from shuffle_plugins.core.checks import LocalEpsilon
 from shuffle_plugins.core.confidence import clopper_pearson_lower, clopper_pearson_upper
-from shuffle_plugins.core.ranges import LocalEpsilon
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.base import FrequencyOracle
 from shuffle_plugins.protocols.lattices import Categories

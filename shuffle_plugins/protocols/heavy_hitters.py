@@ -13,7 +13,7 @@ from torch import Tensor
 
 from shuffle_plugins.accounting import Adversary, CountedRound, Sampling
 from shuffle_plugins.core import Reports, checks
-from shuffle_plugins.core.ranges import Count, Positive, Ranged, whole_number
+from shuffle_plugins.core.checks import Count, Positive, Ranged, whole_number
 from shuffle_plugins.core.rows import checked_categories
 from shuffle_plugins.protocols.unary import CountedUnary
 from shuffle_plugins.randomness.sources import Randomness, secure

@@ -28,8 +28,8 @@ from typing_extensions import override
 
 from shuffle_plugins.compressors.quantization import stochastic_round
 from shuffle_plugins.core import Rows
+from shuffle_plugins.core.checks import Dim, Radius, Ranged, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.ranges import Dim, Radius, Ranged, whole_number
 from shuffle_plugins.core.rows import checked_categories, rows_at_once
 from shuffle_plugins.randomness.chacha import Keystream
 from shuffle_plugins.randomness.sources import Randomness

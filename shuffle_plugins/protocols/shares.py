@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import Floats, LaplaceRound, PrivacyTarget, Sampling
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
-from shuffle_plugins.core.ranges import Count, Positive, Radius, Ranged, whole_number
+from shuffle_plugins.core.checks import Count, Positive, Radius, Ranged, whole_number
 from shuffle_plugins.protocols.lattices import Interval
 from shuffle_plugins.protocols.sums import LatticeSum, Participants, TargetUnreachable, unreachable
 from shuffle_plugins.randomness.chacha import PROBABILITY_BITS

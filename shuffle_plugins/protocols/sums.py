@@ -23,8 +23,8 @@ from shuffle_plugins.accounting.numerics.search import largest_within, narrowed
 from shuffle_plugins.accounting.pairs.noise import participation_losses
 from shuffle_plugins.accounting.terms import MAX_POPULATION, honest_clients
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
+from shuffle_plugins.core.checks import Ranged, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.ranges import Ranged, whole_number
 from shuffle_plugins.mechanisms.base import Norm, Reporter, Summation
 from shuffle_plugins.protocols.lattices import Lattice, Levels
 from shuffle_plugins.randomness.sources import Randomness, secure

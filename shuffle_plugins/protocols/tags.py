@@ -21,7 +21,7 @@ from shuffle_plugins.accounting import PrivacyTarget, Tag, TaggedRound
 from shuffle_plugins.compressors.frames import KashinFrame, TightFrame
 from shuffle_plugins.compressors.quantization import SignThresholds
 from shuffle_plugins.core import ReportLayout, Reports, Rows, checks
-from shuffle_plugins.core.ranges import Count, Dim, Positive, Radius, one_of
+from shuffle_plugins.core.checks import Count, Dim, Positive, Radius, one_of
 from shuffle_plugins.core.rows import rows_at_once
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.mechanisms.bit_planes import (

@@ -18,7 +18,7 @@ from typing_extensions import override
 from shuffle_plugins.accounting import BitEncoding, CountedRound, PrivacyTarget
 from shuffle_plugins.compressors.quantization import flip_threshold
 from shuffle_plugins.core import Reports, Rows, checks
-from shuffle_plugins.core.ranges import Count, Dim, Radius, in_range, one_of
+from shuffle_plugins.core.checks import Count, Dim, Radius, in_range, one_of
 from shuffle_plugins.core.rows import checked_categories, rows_at_once
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.draws import DRAWN_DISTANCE, drawn_binomials

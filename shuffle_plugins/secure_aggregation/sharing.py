@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from shuffle_plugins.core import checks, pack_bits
+from shuffle_plugins.core.checks import Dim, Ranged, whole_number
 from shuffle_plugins.core.packing import unpack_bits
-from shuffle_plugins.core.ranges import Dim, Ranged, whole_number
 from shuffle_plugins.randomness.chacha import Keystream
 from shuffle_plugins.shuffler.keys import check_key
 from shuffle_plugins.shuffler.shuffler import RoundContext, ShuffleError

@@ -13,7 +13,7 @@ import stat
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self
 
 from cryptography.exceptions import InvalidSignature, InvalidTag, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -41,7 +41,6 @@ SEAL_BYTES, SIGNATURE_BYTES = KEY_BYTES + 16, 64
 """Bytes by which what is sealed is longer than what is inside, and bytes of a signature."""
 
 _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)  # HPKE, RFC 9180, in base mode
-_Key = TypeVar("_Key")
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
 
 
@@ -158,17 +157,20 @@ def write_private_key(path: Path | str, private_key: SealingKey | SigningKey | S
 
 def read_signing_key(path: Path | str) -> SigningKey:
     """The client's private key in a file; a ShuffleError if others may read it, or it holds no such key."""
-    return _read(path, SigningKey, "a private signing key (Ed25519)")
+    key: SigningKey = _read(path, SigningKey, "a private signing key (Ed25519)")
+    return key
 
 
 def read_service_key(path: Path | str) -> ServiceKey:
     """The private keys of a mixer or an aggregator in a file."""
-    return _read(path, ServiceKey, "a mixer's private keys (X25519, then Ed25519)")
+    key: ServiceKey = _read(path, ServiceKey, "a mixer's private keys (X25519, then Ed25519)")
+    return key
 
 
 def read_private_key(path: Path | str) -> SealingKey | SigningKey | ServiceKey:
     """The private key in a file, of any kind."""
-    return _read(path, object, "a private key; see shuffle-plugins keys")  # type: ignore[return-value]
+    key: SealingKey | SigningKey | ServiceKey = _read(path, object, "a private key; see shuffle-plugins keys")
+    return key
 
 
 def read_enrolled(path: Path | str) -> frozenset[bytes]:
@@ -222,7 +224,7 @@ def revoke_client(path: Path | str, public_key: bytes) -> None:
     os.replace(draft, path)  # who reads it meanwhile finds the old list or the new one
 
 
-def _read(path: Path | str, kind: type[_Key], what: str) -> _Key:
+def _read(path: Path | str, kind: Any, what: str) -> Any:
     try:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())

@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from typing_extensions import override
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Count, Ranged, whole_number
+from shuffle_plugins.core.checks import Count, Ranged, whole_number
 from shuffle_plugins.shuffler.envelopes import (
     MODULUS,
     MOST_MIXERS,
@@ -87,24 +87,15 @@ class _Text(Ranged, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class MixedStatement(_Text):
-    """What a mixer says, signed, of a batch that it gives back.
+    """What a mixer says, signed, of a batch that it gives back."""
 
-    Attributes:
-        request: digest of the request that it answers.
-        answered: good items that it was given, dummies included.
-        rejected: why items were dropped, by their positions among all.
-        count: how many items it gives back, of which ``outputs`` is the digest.
-        masks: sums of clients' masks for each mixer after this one, in order.
-        signature: of all this, of the cascade, the round, and the mixer's place.
-    """
-
-    request: Annotated[bytes, bytes_of(DIGEST_BYTES)]
-    answered: Annotated[int, whole_number(at_least=0)]
-    rejected: Mapping[int, Refusal] = field(default_factory=dict)
-    count: Count
-    outputs: Annotated[bytes, bytes_of(DIGEST_BYTES)]
-    masks: tuple[int, ...] = ()
-    signature: bytes = b""
+    request: Annotated[bytes, bytes_of(DIGEST_BYTES)]  # digest of the request that it answers
+    answered: Annotated[int, whole_number(at_least=0)]  # good items that it was given, dummies included
+    rejected: Mapping[int, Refusal] = field(default_factory=dict)  # items dropped, by position among all
+    count: Count  # items that it gives back
+    outputs: Annotated[bytes, bytes_of(DIGEST_BYTES)]  # their digest
+    masks: tuple[int, ...] = ()  # sums of clients' masks for each mixer after this one, in order
+    signature: bytes = b""  # of all this, of the cascade, the round, and the mixer's place
 
     @override
     @classmethod
@@ -118,26 +109,19 @@ class MixedStatement(_Text):
 class BatchRequest(_Text):
     """What a server asks of one mixer of a cascade for one round; the items themselves travel apart.
 
-    Attributes:
-        analyzer_key: public key to which clients sealed their reports.
-        mixers: public keys of all mixers in the order in which they work; one for a single mixer.
-        position: place in the cascade of the mixer that is asked, from 0.
-        minimum: fewest reports with which the server wants a batch. The largest of this, of what clients were
-            promised (``context.minimum``), and of the mixer's own minimum holds.
-        size: bytes of every item: a layer, and at a later mixer one of the tickets after it.
-        count: how many items there are, of which ``inputs`` is the digest.
-        previous: what the mixers before have signed, in order; the last of them gave back these layers.
+    ``minimum`` are the fewest reports with which the server wants a batch. The largest of this, of what
+    clients were promised (``context.minimum``), and of the mixer's own minimum holds.
     """
 
     context: RoundContext
-    analyzer_key: Annotated[bytes, bytes_of(KEY_BYTES)]
-    mixers: tuple[ServicePublicKey, ...]
-    position: Annotated[int, whole_number(at_least=0, at_most=MOST_MIXERS - 1)]
+    analyzer_key: Annotated[bytes, bytes_of(KEY_BYTES)]  # to which clients sealed their reports
+    mixers: tuple[ServicePublicKey, ...]  # in the order in which they work; one for a single mixer
+    position: Annotated[int, whole_number(at_least=0, at_most=MOST_MIXERS - 1)]  # of the mixer that is asked
     minimum: Annotated[int, whole_number(at_least=2)]
-    size: Count
-    count: Count
-    inputs: Annotated[bytes, bytes_of(DIGEST_BYTES)]
-    previous: tuple[MixedStatement, ...] = ()
+    size: Count  # bytes of every item: a layer, and at a later mixer one of the tickets after it
+    count: Count  # items
+    inputs: Annotated[bytes, bytes_of(DIGEST_BYTES)]  # their digest
+    previous: tuple[MixedStatement, ...] = ()  # by the mixers before, the last of which gave these layers
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -215,14 +199,19 @@ class BatchRequest(_Text):
         """32 bytes that differ wherever two requests differ."""
         return statement(b"shuffle-plugins/4 mixer request", self.to_json().encode())
 
-    def statement(self, said: MixedStatement) -> bytes:
-        """What the mixer that is asked signs of the batch that it gives back."""
-        return self._statement(said, position=self.position)
+    def statement(self, said: MixedStatement, *, position: int | None = None) -> bytes:
+        """What the mixer that is asked, or that at another place, signs of the batch that it gives back."""
+        binding = cascade_binding(
+            context=self.context, analyzer_key=self.analyzer_key, mixer_keys=self.mixer_keys
+        )
+        place = encoded_number(self.position if position is None else position)
+        text = replace(said, signature=b"").to_json().encode()
+        return statement(b"shuffle-plugins/4 mixed batch", binding, place, text)
 
     def check_previous(self) -> None:
         """Check that the mixers before have signed their statements, for this round and cascade."""
         for place, said in enumerate(self.previous):
-            by_it = self._statement(said, position=place)
+            by_it = self.statement(said, position=place)
             signed = has_signed(self.mixers[place].verifying, said.signature, by_it)
             if not signed or len(said.masks) != len(self.mixers) - 1 - place or said.count != self.count:
                 raise BatchRefused(Refusal.NOT_PROVEN)
@@ -247,13 +236,6 @@ class BatchRequest(_Text):
             raise BatchRefused(Refusal.NOT_PROVEN)
         if len(set(items)) < len(items):
             raise ValueError("the same report twice: every one is sealed anew")
-
-    def _statement(self, said: MixedStatement, *, position: int) -> bytes:
-        binding = cascade_binding(
-            context=self.context, analyzer_key=self.analyzer_key, mixer_keys=self.mixer_keys
-        )
-        text = replace(said, signature=b"").to_json().encode()
-        return statement(b"shuffle-plugins/4 mixed batch", binding, encoded_number(position), text)
 
 
 def _read(values: dict[str, Any], *hexadecimal: str) -> dict[str, Any]:

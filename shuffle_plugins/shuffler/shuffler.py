@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from typing_extensions import override
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Ranged, byte_string, whole_number
+from shuffle_plugins.core.checks import Ranged, byte_string, whole_number
 
 if TYPE_CHECKING:
     from shuffle_plugins.core import Reports
@@ -25,13 +25,11 @@ TOKEN_BYTES, DIGEST_BYTES = 16, 32
 class Refusal(StrEnum):
     """Reasons for which a batch, or an envelope of it, is refused: codes that name no client.
 
-    Attributes:
-        meaning: what happened, and what to do.
-        conclusive: whether it is certain that nothing of the round was shuffled or added up, now or before.
-            If not, an answer may have been lost, and the round must be charged to the budget.
+    If one is not ``conclusive``, something of the round may have been shuffled or added up, now or before:
+    the round must be charged to the budget.
     """
 
-    meaning: str
+    meaning: str  # what happened, and what to do
     conclusive: bool
 
     def __new__(cls, value: str, meaning: str = "", conclusive: bool = True) -> Refusal:  # noqa: D102
@@ -192,21 +190,16 @@ def _text(name: str, value: object) -> str:
 class RoundContext(Ranged):
     """What every party of a round must know alike: clients, mixer and analyzer.
 
-    Attributes:
-        run: name of the run.
-        token: random bytes, used for one attempt at one round.
-        fingerprint: digest of all else that clients must know alike: the mechanism, its options, the
-            dimension, and the probability of taking part.
-        minimum: fewest clients that clients were promised to be shuffled among. A mixer gives out the reports
-            of no fewer.
-        reports: how many reports every client that takes part sends, all in one envelope.
+    ``fingerprint`` is the digest of all else: the mechanism, its options, the dimension, and the probability
+    of taking part. ``minimum`` are the fewest clients that clients were promised to be shuffled among; a
+    mixer gives out the reports of no fewer.
     """
 
     run: Annotated[str, _text]
-    token: Annotated[bytes, bytes_of(TOKEN_BYTES)]
+    token: Annotated[bytes, bytes_of(TOKEN_BYTES)]  # random, for one attempt at one round
     fingerprint: Annotated[bytes, bytes_of(DIGEST_BYTES)]
     minimum: Annotated[int, whole_number(at_least=2, at_most=(1 << 63) - 1)] = 2
-    reports: Annotated[int, whole_number(at_most=(1 << 31) - 1)] = 1
+    reports: Annotated[int, whole_number(at_most=(1 << 31) - 1)] = 1  # of every client, in one envelope
 
     def digest(self) -> bytes:
         """32 bytes that differ wherever two contexts differ."""

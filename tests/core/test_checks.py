@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shuffle_plugins.core import checks, rounded
-from shuffle_plugins.core.ranges import Count, LocalEpsilon, Ranged, in_range, one_of
+from shuffle_plugins.core.checks import Count, LocalEpsilon, Ranged, in_range, one_of
 
 
 @pytest.mark.parametrize(

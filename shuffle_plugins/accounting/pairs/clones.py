@@ -27,7 +27,7 @@ from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window, 
 from shuffle_plugins.accounting.numerics.orders import Vector, real_orders
 from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Fraction, Ranged, in_range, whole_number
+from shuffle_plugins.core.checks import Fraction, Ranged, in_range, whole_number
 
 _Side = Literal["lower", "upper"]
 

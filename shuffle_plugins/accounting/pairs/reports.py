@@ -18,7 +18,7 @@ import numpy as np
 
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import LocalEpsilon, NotNegative, Positive, Ranged, in_range, one_of
+from shuffle_plugins.core.checks import LocalEpsilon, NotNegative, Positive, Ranged, in_range, one_of
 
 Atoms = tuple[tuple[float, float, float], ...]
 """Triples (u, v, mass): the two gains of a report, and how likely it is under everybody else's record."""

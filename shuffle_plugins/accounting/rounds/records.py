@@ -39,7 +39,7 @@ from shuffle_plugins.accounting.rounds.round import (
 )
 from shuffle_plugins.accounting.terms import MAX_POPULATION, Adversary, Sampling, Unit
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Count, Flag, LocalEpsilon, NotNegative, Positive
+from shuffle_plugins.core.checks import Count, Flag, LocalEpsilon, NotNegative, Positive
 
 _OBSERVER = Adversary.MODEL_OBSERVER
 

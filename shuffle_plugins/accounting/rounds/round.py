@@ -37,7 +37,7 @@ from shuffle_plugins.accounting.terms import (
     round_adversary,
 )
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Flag, LocalEpsilon, Ranged, in_range, one_of, whole_number
+from shuffle_plugins.core.checks import Flag, LocalEpsilon, Ranged, in_range, one_of, whole_number
 
 _SeenBy = Annotated[Adversary, lambda _, value: round_adversary(value)]
 _KINDS: dict[str, type[Round]] = {}

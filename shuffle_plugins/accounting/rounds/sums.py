@@ -42,7 +42,7 @@ from shuffle_plugins.accounting.pairs.noise import (
 from shuffle_plugins.accounting.rounds.round import Round, lower_losses
 from shuffle_plugins.accounting.terms import NeighbouringRelation, Sampling
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import (
+from shuffle_plugins.core.checks import (
     Chance,
     Count,
     Dim,

@@ -34,7 +34,7 @@ from shuffle_plugins.accounting.rounds.round import (
 )
 from shuffle_plugins.accounting.terms import Sampling
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Chance, Count, Dim, Flag, Fraction, LocalEpsilon, Ranged, one_of
+from shuffle_plugins.core.checks import Chance, Count, Dim, Flag, Fraction, LocalEpsilon, Ranged, one_of
 
 _ELSEWHERE = "counted bits held elsewhere instance"
 
