@@ -288,7 +288,7 @@ class SimulatedNodes:
                 f"{clients} clients: simulate more nodes (num-supernodes)"
             )
         enrolled = self._enrolled(clients)
-        pinned = {
+        pinned: dict[str, str | int] = {
             "shuffle-aggregator-public-keys": ",".join(self.aggregator_public_keys),
             "shuffle-mixer-public-key": ",".join(self.mixer_public_keys),
         }
@@ -300,7 +300,9 @@ class SimulatedNodes:
                 **{key: public for key, public in pinned.items() if public},
             }
         role, place = services[place - clients]
-        row = {"shuffle-mixer-public-key": ",".join(self.mixer_public_keys)} if role is Role.MIXER else {}
+        row: dict[str, str | int] = {}
+        if role is Role.MIXER:
+            row["shuffle-mixer-public-key"] = pinned["shuffle-mixer-public-key"]
         return row | {
             ROLE: str(role),
             f"shuffle-{role}-key-file": str(self._keys(role) / f"{place}.key"),
