@@ -261,7 +261,7 @@ def _batches(terms: Cells) -> Iterator[tuple[Cells, int]]:
     while start < len(order):
         stop = start + 1
         # 1 << 15: terms of all rows, so that arrays stay in the processor's cache
-        while stop < len(order) and (stop - start + 1) * terms[order[stop]] <= 1 << 15:
+        while stop < len(order) and (stop - start + 1) * int(terms[order[stop]]) <= 1 << 15:
             stop += 1
         yield order[start:stop], int(terms[order[stop - 1]])
         start = stop
