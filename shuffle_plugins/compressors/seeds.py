@@ -43,7 +43,8 @@ def cell_means() -> _Floats:
 def _means(ends: _Floats, cells_of_all: int) -> _Floats:
     """Of the normal law between each two neighbouring ends."""
     density = np.exp(-(ends**2) / 2) / np.sqrt(2 * np.pi)
-    return np.rint((density[:-1] - density[1:]) * cells_of_all / UNIT) * UNIT
+    units: _Floats = np.rint((density[:-1] - density[1:]) * cells_of_all / UNIT)
+    return units * UNIT
 
 
 @cache

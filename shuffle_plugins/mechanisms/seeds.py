@@ -56,7 +56,26 @@ def blurred_error(*, width: float = _WIDTH) -> float:
     return _BROAD * lost_variance() / (2 * width**2) + _NARROW * UNIT / 2 / width + _ROUNDING
 
 
-@dataclass(frozen=True, kw_only=True)
+def covered_tails(thresholds: Floats, *, width: float = _WIDTH) -> Floats:
+    """Of levels 1/K, …, 1: bounds on P[F⁺ ≥ level] for an F⁺ that is above F in convex order.
+
+    The blur is taken in two halves; given the first, F is cut into K levels (section 4a of the proofs).
+    Where this would make more than a half of all vectors likely, the steps themselves are the levels.
+    """
+    half, levels, cells = width / math.sqrt(2), 16, 1 << 17
+    spread = math.hypot(1.0, half)
+    places = ((np.arange(cells) + 0.5) / cells - 0.5) * 20 * spread
+    mass = np.exp(-((places / spread) ** 2) / 2) / math.sqrt(2 * math.pi) * 20 / cells
+    share = special.ndtr((places[:, None] - thresholds) / half).mean(axis=1)
+    tails = np.array([mass @ np.clip(share * levels - level, 0.0, 1.0) for level in range(levels)])
+    tails += blurred_error(width=half) + 1e-8  # of the integral
+    if tails[0] <= 0.5:
+        return tails
+    single: Floats = special.ndtr(-thresholds / math.hypot(1.0, width))
+    return single + blurred_error(width=width)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class SeedLaw:
     """The law of a seed: of density (1 + (e − 1)·F)/A, F the mean of blurred steps of one inner product.
 
@@ -64,23 +83,26 @@ class SeedLaw:
         local_epsilon: ε0 of a report.
         steps: the half-spaces of the vector and one private number more, of an ε0 that leaves room for what
             is charged.
+        tails: :func:`covered_tails`.
     """
 
     local_epsilon: float
     steps: StepDensity
+    tails: Floats
 
     @classmethod
     def of(cls, law: Callable[..., StepDensity], *, local_epsilon: float, dim: int) -> SeedLaw:
         """Blur the steps of a law, and charge what public vectors are not normal by."""
         # 1e-5: of a half-space next to one half, what is charged must not make more than a half
-        thresholds = np.maximum(law(local_epsilon=local_epsilon, dim=dim).thresholds, 1e-5).tolist()
-        first = float(special.ndtr(-thresholds[0])) + blurred_error()
-        lost = 2 * math.expm1(local_epsilon) * blurred_error()
-        if lost >= (1 - first) / 2:
+        thresholds = np.maximum(law(local_epsilon=local_epsilon, dim=dim).thresholds, 1e-5)
+        tails = covered_tails(thresholds * math.hypot(1.0, _WIDTH))
+        mean = float(special.ndtr(-thresholds).mean())
+        lost = math.expm1(local_epsilon) * (float(tails.mean()) - mean + blurred_error())
+        if lost >= (1 - tails[0]) / 2:
             raise ValueError(_too_loud(local_epsilon))
-        spent = -math.log1p(-lost / (1 - first)) * (1 + 1e-9)
-        steps = half_spaces(*thresholds, local_epsilon=local_epsilon - spent, dim=dim)
-        found = cls(local_epsilon=local_epsilon, steps=steps)
+        spent = -math.log1p(-lost / (1 - float(tails[0]))) * (1 + 1e-9)
+        steps = half_spaces(*thresholds.tolist(), local_epsilon=local_epsilon - spent, dim=dim)
+        found = cls(local_epsilon=local_epsilon, steps=steps, tails=tails)
         if found.expected_tries > _MOST_TRIES:
             raise ValueError(_too_loud(local_epsilon))
         return found
@@ -124,9 +146,8 @@ class SeedLaw:
 
     def blanket(self) -> Blanket:
         """That of the uncompressed law, with levels and masses that cover public vectors, too."""
-        p, error = self.steps, blurred_error()
-        gain, count = math.expm1(p.local_epsilon), len(p.tails)
-        tails = np.array(p.tails) + error
+        p, tails = self.steps, self.tails
+        gain, count = math.expm1(p.local_epsilon), len(tails)
         raised = math.exp(self.local_epsilon - p.local_epsilon)
         levels = raised * (1 + gain * np.arange(1, count + 1) / count)
         cells = tails - np.append(tails[1:], 0.0)
@@ -137,7 +158,7 @@ class SeedLaw:
             low=plain * (1 - 2 * float(tails[0])),
             edges=tuple(zip(levels[:-1].tolist(), (plain * cells[:-1]).tolist(), strict=True)),
             exact=False,
-            instances=(most_telling(self._instances()),),
+            instances=(most_telling(map(self._instance, np.linspace(math.pi / 2, math.pi, 7).tolist())),),
             information_bound=self._information(plain),
         ).shared()
 
@@ -150,33 +171,44 @@ class SeedLaw:
         error = curved * lost_variance() / (2 * _WIDTH**2) + (4 + gain) * (
             _NARROW * UNIT / _WIDTH + _ROUNDING
         )
-        told = p.plain_probability * gain**2 * (most_information_of(p) + error) * (1 + apart) ** 3
-        told = told * (1 + 1e-3) + (1 + 1e3) * (apart * math.exp(self.local_epsilon)) ** 2
+        told = p.plain_probability * gain**2 * (most_information_of(p) + error) * (1 + apart) ** 5
+        told = told * (1 + 1e-3) + (1 + 1e3) * (2 * apart * math.exp(self.local_epsilon)) ** 2
         return InformationBound.of_blanket(local_epsilon=self.local_epsilon, information=told, mass=plain)
 
-    def _instances(self) -> list[Atoms]:
-        """Records on axes, whose inner products are coordinates: x and −x, and others at −x or a right angle.
+    @cached_property
+    def _table(self) -> tuple[Floats, Floats]:
+        """Inner products and their F, so fine that what lies between is linear to 1e-7."""
+        places = np.arange(-13.0, 13.0, 1e-4)
+        return places, self.share(places)
 
-        A report is read as the cells that its coordinates are in: whole cells of public vectors, so that
-        their masses are exact and the means in them are off by less than the dilution.
+    def _instance(self, apart: float) -> Atoms:
+        """Of x and x' at this angle, and z opposite the middle of the two, or x' itself in one dimension.
+
+        They are in the plane of two axes, and a report is read as the cells that both coordinates are in:
+        of whole cells of public vectors the masses are exact, and means are off by less than the dilution.
         """
-        inner = np.unique(np.rint(special.ndtr(np.arange(-5.0, 5.01, 0.05)) * 65536))[1:-1] / 65536
-        mass = np.diff(inner, prepend=0.0, append=1.0)
+        inner = np.unique(np.rint(special.ndtr(np.arange(-5.0, 5.01, 0.1)) * 65536))[1:-1] / 65536
         ends = np.concatenate([[-9.0], special.ndtri(inner), [9.0]])
-        nodes, weights = np.polynomial.legendre.leggauss(16)
+        nodes, weights = np.polynomial.legendre.leggauss(3)
         half = np.diff(ends)[:, None] / 2
-        places = ends[:-1, None] + half * (1 + nodes)
-        density = half * weights * np.exp(-(places**2) / 2) / math.sqrt(2 * math.pi)
+        places = (ends[:-1, None] + half * (1 + nodes)).ravel()
+        within = (half * weights).ravel() * np.exp(-(places**2) / 2)
+        within = within.reshape(half.size, -1)
+        within /= within.sum(axis=1, keepdims=True)
+        mass = np.diff(inner, prepend=0.0, append=1.0)
+        alone = self.steps.dim == 1
+        angles = (0.0, math.pi, math.pi) if alone else (apart / 2, -apart / 2, math.pi)
         gain = math.expm1(self.steps.local_epsilon)
-        facing, turned = (
-            1 + gain * (density * self.share(side * places)).sum(axis=1) / mass for side in (1, -1)
-        )
-        facing, turned = facing / (mass @ facing), turned / (mass @ turned)
-        found = [read_coarsely(facing / turned - 1, np.zeros_like(mass), mass * turned)]
-        if self.steps.dim > 1:
-            gains = (np.divide.outer(each, facing).ravel() - 1 for each in (facing, turned))
-            found.append(read_coarsely(*gains, np.outer(mass, mass * facing).ravel()))
-        return [diluted(each, 1 - 1e-5) for each in found]
+        across = np.zeros(1) if alone else places
+        beside = np.ones((1, 1)) if alone else within
+        likely = []
+        for angle in angles:
+            along = np.add.outer(places * math.cos(angle), across * math.sin(angle))
+            found = np.interp(along, *self._table).reshape(*within.shape, *beside.shape)
+            likely.append(1 + gain * np.einsum("anbm,an,bm->ab", found, within, beside).ravel())
+        masses = np.outer(mass, np.ones(1) if alone else mass).ravel()
+        x, other, z = (each / (masses @ each) for each in likely)
+        return diluted(read_coarsely(x / z - 1, other / z - 1, masses * z), 1 - 1e-5)
 
 
 def _too_loud(local_epsilon: float) -> str:
@@ -279,7 +311,7 @@ class SeedReports(HalfSpaceReports):
     def _search(self, direction: Floats, randomness: Randomness) -> Tensor | None:
         """The first seed that passes; None if there is none in so many tries, of which none is left out."""
         left = self.tries
-        found = None
+        found: Tensor | None = None
         while left is None or left > 0:
             count = min(16 if left is None else left, 16 + math.ceil(self.expected_tries))
             seeds = draw_seeds(count, randomness=randomness)

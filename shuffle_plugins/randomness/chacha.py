@@ -147,7 +147,7 @@ class Keystream:
 
 
 @cache
-def _openssl() -> tuple[type[Cipher], type[algorithms.ChaCha20]]:
+def _openssl() -> tuple[type[Cipher[None]], type[algorithms.ChaCha20]]:
     with advised():  # only drawing needs it
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
     return Cipher, algorithms.ChaCha20

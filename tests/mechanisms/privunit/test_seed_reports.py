@@ -225,5 +225,5 @@ def test_epsilon_is_that_of_what_is_compressed(name, local_epsilon, cohort):
         mechanism = get(each, dim=500, local_epsilon=local_epsilon)
         accountant.step(mechanism.round(population=60_000, cohort=cohort), num_steps=80)
         found.append(accountant.epsilon(1e-6))
-    assert found[1].upper == pytest.approx(found[0].upper, rel=2e-3)
-    assert 0.85 * found[1].upper < found[1].lower <= found[1].upper
+    assert 0.97 * found[0].upper < found[1].upper < found[0].upper * (1 + 2e-3)  # a blur tells less
+    assert 0.94 * found[1].upper < found[1].lower <= found[1].upper
