@@ -9,7 +9,7 @@ the server's sum, and a million searches beside the stated law. Sums are in benc
 
 Usage: python benchmarks/mechanisms.py [--output FILE] [--only PART]
 With --only the other parts of the file stay as they are. PART is one of errors, encoding, wire, short,
-shuffled, seeds and seed_law.
+shuffled, seeds, seed_law and seed_round.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ DELTA = 1e-5
 SEEDED = ("privunit-g-seed", "blanket-mixed-gaussian-seed")
 SEARCHED_LEVELS, SEARCHES = (1.0, 2.0, 4.0, 6.5), 200
 SUMMED = 12_000
+ROUND_DIM, ROUND_EPSILON = 19_530, 4.2137  # those of MNIST at ε = 1 in examples/frontier
 LAW_DIM, LAW_DRAWS, LAW_CELLS = 20, 10**6, 200
 REPEATS = 3
 SAMPLED: dict[str, tuple[str, dict[str, str]]] = {
@@ -286,6 +287,38 @@ def seeds() -> dict[str, Any]:
     }
 
 
+def seed_round() -> dict[str, Any]:
+    """A round of 12,000 clients that search, beside one whose sum is drawn: errors over their formula."""
+    torch.set_num_threads(1)
+    mechanism = get(SEEDED[1], local_epsilon=ROUND_EPSILON, dim=ROUND_DIM)
+    coins = torch.Generator().manual_seed(4)
+    common = torch.nn.functional.normalize(torch.randn(ROUND_DIM, generator=coins), dim=0)
+    whole = torch.zeros(ROUND_DIM, dtype=torch.float64)
+    sums = {"searched": torch.zeros_like(whole), "drawn": torch.zeros_like(whole)}
+    for _ in track(range(SUMMED // 500), description="a round"):
+        rows = torch.randn(500, ROUND_DIM, generator=coins).div_(ROUND_DIM**0.5).add_(common, alpha=0.3)
+        rows = torch.nn.functional.normalize(rows, dim=1)
+        whole += rows.double().sum(dim=0)
+        sums["searched"] += mechanism.sum(mechanism.randomize(rows, clip=True))
+        sums["drawn"] += mechanism.randomize_sum(rows, clip=True)
+    expected = mechanism.worst_variance * SUMMED
+    deviation = math.sqrt(expected / ROUND_DIM)
+    return {
+        "mechanism": mechanism.name,
+        "local_epsilon": ROUND_EPSILON,
+        "dim": ROUND_DIM,
+        "reports": SUMMED,
+        "standard_error": math.sqrt(2 / ROUND_DIM),
+        **{
+            how: {
+                "error_over_formula": float((total - whole).square().sum()) / expected,
+                "off_along_the_mean_in_deviations": float((total - whole) @ common.double()) / deviation,
+            }
+            for how, total in sums.items()
+        },
+    }
+
+
 def seed_law() -> list[dict[str, Any]]:
     """Whether the vectors that a million found seeds name have the stated law along their record."""
     torch.set_num_threads(1)
@@ -330,6 +363,7 @@ def main() -> None:
         "shuffled": shuffled,
         "seeds": seeds,
         "seed_law": seed_law,
+        "seed_round": seed_round,
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", choices=parts)
