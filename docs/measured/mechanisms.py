@@ -8,10 +8,8 @@ from functools import cache
 from measured.parts import Sentences, Tables, result, table
 from shuffle_plugins.cli.output import times
 from shuffle_plugins.core import rounded
-from shuffle_plugins.mechanisms import MechanismSpec
-from shuffle_plugins.planning import Choice, choices, report_error
-from shuffle_plugins.planning.errors import mechanism_norm
-from shuffle_plugins.shuffler.envelopes import envelope_size
+from shuffle_plugins.mechanisms import MechanismSpec, get
+from shuffle_plugins.planning import Choice, choices, mixed_round_costs, report_error
 
 BENCHMARKS = "docs/reference/benchmarks.md"
 MECHANISMS = "docs/guides/mechanisms.md"
@@ -98,7 +96,7 @@ def beside_seeds() -> str:
     """Errors of other mechanisms over that of a seed, on the balls that they are made for."""
 
     def row(name: str) -> tuple[str, ...]:
-        norm = mechanism_norm(name, dim=DIM)
+        norm = get(name, local_epsilon=1.0, dim=DIM).domain
         pairs = [
             [
                 report_error(each, local_epsilon=level, dim=DIM, radius=1.0, norm=norm)
@@ -347,6 +345,7 @@ def sentences() -> Sentences:
     shorter = {row["local_epsilon"]: f"{row['ratio']:.2f}" for row in found["short"]}
     times_privunit, summed = _block_beside_privunit(), found["seeds"]["sum"]
     sent = _wire_bytes(SEEDED[0], LOCAL_EPSILON)
+    sealed = mixed_round_costs(clients=2, report_bytes=sent)[0].sent
     longest = least.bits
     alone = result("benchmarks/protocols")["without_a_sum"]
     copied = {key: [each[f"{key}_seconds"] for each in found["encoding"]] for key in ("copy", "read")}
@@ -378,7 +377,7 @@ def sentences() -> Sentences:
             f"sums {summed['reports']:,} reports in {summed['seconds']:.1f} s, with "
             f"{summed['peak_beyond_reports'] / 1e6:.0f} MB beside them, where whole vectors would take "
             f"{summed['bytes_of_whole_vectors'] / 1e6:.0f} MB",
-            f"A report in Flower is {1 + sent} bytes, or {envelope_size(sent)} sealed for a mix node",
+            f"A report in Flower is {1 + sent} bytes, or {sealed} sealed for a mix node",
             f"a trusted server's error is {alone['trusted_server']:.0f} with Gaussian noise, and that of "
             f"`privunit` {alone['privunit']:,.0f} with one report",
         ],
