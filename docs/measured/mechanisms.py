@@ -304,6 +304,22 @@ def _transforms() -> list[str]:
     ]
 
 
+def _mixed_seeds() -> str:
+    """What a mixer takes for a million seed reports, and for as many of PrivUnit."""
+    rows = {row["report_bytes"]: row for row in result("benchmarks/mixer")}  # the last of each has most
+    short, long = (rows[size] for size in (_wire_bytes(SEEDED[0], 4.0), 54_869))
+    each = [mixed_round_costs(clients=2, report_bytes=row["report_bytes"])[0].sent for row in (short, long)]
+    minutes = [1e6 / row["reports_per_second"] / 60 for row in (short, long)]
+    return (
+        f"A mixer takes {short['reports_per_second']:,} seed reports a second, in {short['peak_mib']} MiB, "
+        f"{short['peak_mib_with_enrolled_keys_alone']} of them for the program and enrolled keys "
+        f"(measured with {short['reports']:,}): {minutes[0]:.1f} minutes and {each[0] / 1e3:.2f} GB of "
+        f"envelopes for 10^6. Of `privunit`, {long['report_bytes'] / 1e3:.0f} kB each, it takes "
+        f"{long['reports_per_second']:,} a second (with {long['reports']:,}): {minutes[1]:.1f} minutes and "
+        f"{each[1] / 1e3:.0f} GB for 10^6"
+    )
+
+
 def _range_proofs() -> str:
     """What a proof costs, for the measurements; the guide has the table."""
     costs = result("benchmarks/range_proofs")["costs"]
@@ -404,6 +420,7 @@ def sentences() -> Sentences:
             f"{wire['saving_without_header']:,.0f} without the {header} bytes of header",
             f"Below ε0 = {threshold:.2f} no",
             *_transforms(),
+            _mixed_seeds(),
             _range_proofs(),
         ],
     }

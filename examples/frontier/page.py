@@ -117,7 +117,7 @@ def _accuracies(runs: Runs) -> Iterable[str]:
         yield "| " + " | ".join(["", *(f"ε = {level}" for level in LEVELS), *published]) + " |"
         yield "|---" * (len(LEVELS) + 1 + len(published)) + "|"
         for key, arm in ARMS.items():
-            if key == "none":
+            if key == "none" or not chosen(mine, arm=key):
                 continue
             found = [accuracy(chosen(mine, arm=key, target_epsilon=level)) for level in LEVELS]
             anchor = [ANCHORS[name] if key == "central" else "" for _ in published]
