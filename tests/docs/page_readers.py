@@ -98,7 +98,7 @@ def mechanisms() -> Told:
     names = {}
     yield names
     assert names["mean"].shape == (13_706,)
-    assert names["reports"].bits_per_report == 16
+    assert names["reports"].bits_per_report == 128
     assert names["counts"].shape == (1000,)
     assert names["found"].local_epsilon == 4.0
     assert names["found"].mean == pytest.approx(0.3, abs=0.05)
