@@ -360,7 +360,7 @@ def sentences() -> Sentences:
     saved = [100 * (1 - of["mixed_variance"] / of["variance"]) for of in found["shuffled"]]
     shorter = {row["local_epsilon"]: f"{row['ratio']:.2f}" for row in found["short"]}
     times_privunit, summed = _block_beside_privunit(), found["seeds"]["sum"]
-    sent = _wire_bytes(SEEDED[0], LOCAL_EPSILON)
+    sent, turn = _wire_bytes(SEEDED[0], LOCAL_EPSILON), found["seed_round"]
     sealed = mixed_round_costs(clients=2, report_bytes=sent)[0].sent
     longest = least.bits
     alone = result("benchmarks/protocols")["without_a_sum"]
@@ -421,6 +421,9 @@ def sentences() -> Sentences:
             f"Below ε0 = {threshold:.2f} no",
             *_transforms(),
             _mixed_seeds(),
+            f"In a round of {turn['reports']:,} clients (d = {turn['dim']:,}) the sum of searched seeds has "
+            f"{turn['searched']['error_over_formula']:.3f} times the squared error of its formula, a drawn one "
+            f"{turn['drawn']['error_over_formula']:.3f}; the standard error is {turn['standard_error']:.3f}",
             _range_proofs(),
         ],
     }
