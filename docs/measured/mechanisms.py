@@ -361,6 +361,7 @@ def sentences() -> Sentences:
     shorter = {row["local_epsilon"]: f"{row['ratio']:.2f}" for row in found["short"]}
     times_privunit, summed = _block_beside_privunit(), found["seeds"]["sum"]
     sent, turn = _wire_bytes(SEEDED[0], LOCAL_EPSILON), found["seed_round"]
+    law = found["seed_law"]
     sealed = mixed_round_costs(clients=2, report_bytes=sent)[0].sent
     longest = least.bits
     alone = result("benchmarks/protocols")["without_a_sum"]
@@ -421,9 +422,12 @@ def sentences() -> Sentences:
             f"Below ε0 = {threshold:.2f} no",
             *_transforms(),
             _mixed_seeds(),
+            f"{law[0]['draws']:,} seeds that were searched for at ε0 = {LOCAL_EPSILON:g} (d = {law[0]['dim']}) have "
+            f"the stated law along their record: p = {min(of['chi_square_p'] for of in law):.2f} or more by χ², "
+            f"{min(of['kolmogorov_smirnov_p'] for of in law):.3f} or more by Kolmogorov and Smirnov's test",
             f"In a round of {turn['reports']:,} clients (d = {turn['dim']:,}) the sum of searched seeds has "
-            f"{turn['searched']['error_over_formula']:.3f} times the squared error of its formula, a drawn one "
-            f"{turn['drawn']['error_over_formula']:.3f}; the standard error is {turn['standard_error']:.3f}",
+            f"{turn['searched']['error_over_formula']:.3f} times the squared error of its formula, a drawn "
+            f"one {turn['drawn']['error_over_formula']:.3f}; the standard error is {turn['standard_error']:.3f}",
             _range_proofs(),
         ],
     }
