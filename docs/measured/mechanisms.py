@@ -320,6 +320,22 @@ def _mixed_seeds() -> str:
     )
 
 
+def _searched_seeds() -> list[str]:
+    """That clients who search send what is stated."""
+    found = result("benchmarks/mechanisms")
+    law, turn = found["seed_law"], found["seed_round"]
+    errors = [turn[how]["error_over_formula"] for how in ("searched", "drawn")]
+    return [
+        f"{law[0]['draws']:,} seeds that were searched for at ε0 = {LOCAL_EPSILON:g} (d = {law[0]['dim']}) "
+        "have the stated law along their record: "
+        f"p = {min(of['chi_square_p'] for of in law):.2f} or more by χ², "
+        f"{min(of['kolmogorov_smirnov_p'] for of in law):.3f} or more by Kolmogorov and Smirnov's test",
+        f"In a round of {turn['reports']:,} clients (d = {turn['dim']:,}) the sum of searched seeds has "
+        f"{errors[0]:.3f} times the squared error of its formula, a drawn one {errors[1]:.3f}; the standard "
+        f"error is {turn['standard_error']:.3f}",
+    ]
+
+
 def _range_proofs() -> str:
     """What a proof costs, for the measurements; the guide has the table."""
     costs = result("benchmarks/range_proofs")["costs"]
@@ -360,8 +376,7 @@ def sentences() -> Sentences:
     saved = [100 * (1 - of["mixed_variance"] / of["variance"]) for of in found["shuffled"]]
     shorter = {row["local_epsilon"]: f"{row['ratio']:.2f}" for row in found["short"]}
     times_privunit, summed = _block_beside_privunit(), found["seeds"]["sum"]
-    sent, turn = _wire_bytes(SEEDED[0], LOCAL_EPSILON), found["seed_round"]
-    law = found["seed_law"]
+    sent = _wire_bytes(SEEDED[0], LOCAL_EPSILON)
     sealed = mixed_round_costs(clients=2, report_bytes=sent)[0].sent
     longest = least.bits
     alone = result("benchmarks/protocols")["without_a_sum"]
@@ -422,12 +437,7 @@ def sentences() -> Sentences:
             f"Below ε0 = {threshold:.2f} no",
             *_transforms(),
             _mixed_seeds(),
-            f"{law[0]['draws']:,} seeds that were searched for at ε0 = {LOCAL_EPSILON:g} (d = {law[0]['dim']}) have "
-            f"the stated law along their record: p = {min(of['chi_square_p'] for of in law):.2f} or more by χ², "
-            f"{min(of['kolmogorov_smirnov_p'] for of in law):.3f} or more by Kolmogorov and Smirnov's test",
-            f"In a round of {turn['reports']:,} clients (d = {turn['dim']:,}) the sum of searched seeds has "
-            f"{turn['searched']['error_over_formula']:.3f} times the squared error of its formula, a drawn "
-            f"one {turn['drawn']['error_over_formula']:.3f}; the standard error is {turn['standard_error']:.3f}",
+            *_searched_seeds(),
             _range_proofs(),
         ],
     }
