@@ -187,7 +187,7 @@ def wire() -> dict[str, Any]:
         "report_bytes": len(sent),
         "float32_bytes": plain,
         "saving": plain / len(sent),
-        "saving_without_header": plain / (len(sent) - reports.header_bytes),
+        "saving_without_header": plain / (len(sent) - reports.layout.header_bytes),
     }
 
 

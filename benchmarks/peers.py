@@ -38,8 +38,8 @@ from rich.console import Console
 from rich.table import Table
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.mechanisms import blanket
 from shuffle_plugins.mechanisms.noise_law import gaussian_blanket
-from shuffle_plugins.mechanisms.oracles import ideal_k_ary_response
 
 RESULTS = Path(__file__).parent / "results" / "peers.json"
 PATIENCE = 60
@@ -52,7 +52,7 @@ QUICK = 10**4
 LAWS: dict[str, Callable[[float], Blanket]] = {
     "generic": Blanket.generic,
     "interactive": Blanket.clones,
-    "10-RR": lambda e: ideal_k_ary_response(local_epsilon=e, categories=10),
+    "10-RR": lambda e: blanket("k-rr", local_epsilon=e, dim=10),
     "Laplace": OTHERS["Laplace"],
     "Gaussian": lambda _: gaussian_blanket(sigma=SIGMA, radius=0.5),
 }
@@ -299,7 +299,7 @@ def shortcut(directory: Path) -> dict[str, Any]:
             population=setting.population,
             cohort=setting.cohort,
             mechanism="k-rr",
-            blanket=ideal_k_ary_response(local_epsilon=setting.local_epsilon, categories=5),
+            blanket=blanket("k-rr", local_epsilon=setting.local_epsilon, dim=5),
             channel_fixed=True,
         )
     )

@@ -30,15 +30,7 @@ from rich.table import Table
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS, compose_points, shuffles
 from shuffle_plugins.mechanisms import blanket as registered_blanket
-from shuffle_plugins.mechanisms.noise_law import discrete_laplace_blanket, laplace_blanket
-from shuffle_plugins.mechanisms.oracles import (
-    ideal_hadamard_response,
-    ideal_k_ary_response,
-    ideal_local_hashing,
-    ideal_optimal_unary_encoding,
-    ideal_rappor,
-    ideal_subset_selection,
-)
+from shuffle_plugins.mechanisms.noise_law import discrete_laplace_blanket
 
 RESULTS = Path(__file__).parent / "results" / "published_grid.json"
 _DIGITS = 9
@@ -47,24 +39,26 @@ _MEMORY = 6 << 30  # bytes that a process may ask for; an answer that needs more
 
 LawOf = Callable[[float], Blanket]
 
-COUNTED: dict[str, LawOf] = {
-    "binary RR": lambda e: Blanket.bit(e),
-    "3-RR": lambda e: ideal_k_ary_response(local_epsilon=e, categories=3),
-    "10-RR": lambda e: ideal_k_ary_response(local_epsilon=e, categories=10),
-}
+
+def own(name: str, dim: int) -> LawOf:
+    """The blanket of a registered mechanism, as a function of ε0."""
+    return lambda e: registered_blanket(name, local_epsilon=e, dim=dim)
+
+
+COUNTED: dict[str, LawOf] = {"binary RR": Blanket.bit, "3-RR": own("k-rr", 3), "10-RR": own("k-rr", 10)}
 """Mechanisms whose upper and lower bounds should meet."""
 
 OTHERS: dict[str, LawOf] = {
-    "100-RR": lambda e: ideal_k_ary_response(local_epsilon=e, categories=100),
-    "Hadamard response": lambda e: ideal_hadamard_response(local_epsilon=e),
-    "subset selection, K = 64": lambda e: ideal_subset_selection(local_epsilon=e, categories=64),
-    "RAPPOR, K = 64": lambda e: ideal_rappor(local_epsilon=e, categories=64),
-    "OUE, K = 64": lambda e: ideal_optimal_unary_encoding(local_epsilon=e, categories=64),
-    "local hashing": lambda e: ideal_local_hashing(local_epsilon=e),
-    "Laplace": laplace_blanket,
+    "100-RR": own("k-rr", 100),
+    "Hadamard response": own("hadamard-response", 64),
+    "subset selection, K = 64": own("subset-selection", 64),
+    "RAPPOR, K = 64": own("rappor", 64),
+    "OUE, K = 64": own("oue", 64),
+    "local hashing": own("local-hashing", 64),
+    "Laplace": own("laplace", 1),
     "discrete Laplace, 16 steps": lambda e: discrete_laplace_blanket(local_epsilon=e, steps=16),
-    "PrivUnit, d = 1000": lambda e: registered_blanket("privunit", local_epsilon=e, dim=1000),
-    "linf-coordinate, d = 1000": lambda e: registered_blanket("linf-coordinate", local_epsilon=e, dim=1000),
+    "PrivUnit, d = 1000": own("privunit", 1000),
+    "linf-coordinate, d = 1000": own("linf-coordinate", 1000),
 }
 
 _K_RR_POINTS: dict[str, Callable[[float, int, float], float]] = {

@@ -51,7 +51,6 @@ HOSTS = (
     "tests/shuffler/test_shuffler_envelopes.py",
     "tests/opacus_shuffle/test_opacus_engine.py",
     "tests/opacus_shuffle/test_opacus_scripts.py",
-    "tests/opacus_shuffle/test_opacus_surface.py",
     "tests/flwr_shuffle/test_flower_in_process.py",
     "tests/flwr_shuffle/test_flower_messages.py",
     "tests/flwr_shuffle/server/test_flower_strategy.py",

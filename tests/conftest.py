@@ -45,7 +45,6 @@ LONGEST = (
     "test_code_blocks.py",
     "test_simulation.py",
     "test_audit_mechanisms.py",
-    "test_deployment_cascade.py",
     "test_opacus_scripts.py",
     "test_benchmarks_grid.py",
     "test_planning.py",

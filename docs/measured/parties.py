@@ -280,9 +280,9 @@ def _seed() -> list[str]:
     """What an aggregator receives for each client, and where one object of a database is full."""
     *_, aggregator = _costs(10**4, SIZE)
     (shared,) = _of(result("benchmarks/sum_parties")["shared"], size=SIZE)
-    each = round(aggregator.received / 10**4)
+    each = round(aggregator.received / 10**4 / 2)  # sent twice
     return [
-        f"A client is {each} bytes to it, at any d",
+        f"A client is {2 * each} bytes to it, at any d",
         f"an envelope of {each} bytes for each client and aggregator",
         f"the envelopes of {10**9 / each / 1e6:.1f} million clients",
         f"where a share is {shared['bits']} bits for each",

@@ -163,8 +163,9 @@ TABLES: Tables = {
 
 
 def _central() -> list[str]:
-    """How far others are above our upper end, by the sampling they answer for."""
-    rows = result("benchmarks/central_rounds")["rows"]
+    """How far others are above our upper end, by the sampling they answer for; adversaries; times."""
+    measured = result("benchmarks/central_rounds")
+    rows, times = measured["rows"], measured["times"]
 
     def over(name: str, relation: str, *samplings: str) -> list[float]:
         return [
@@ -193,7 +194,20 @@ def _central() -> list[str]:
     poisson = [*gaps(added, "poisson"), *gaps(replaced, "poisson")]
     full = [*gaps(added, "full"), *gaps(replaced, "full")]
     wide = gaps(replaced, "without-replacement")
+    attained = [
+        " | ".join(f"{value:.4g}" for name, value in each.items() if name not in ("question", "ours"))
+        + f" | [{rounded(each['ours'][0], up=False)}, {rounded(each['ours'][1], up=True)}]"
+        for each in measured["adversaries"]
+    ]
+    drawn_time, poisson_time, full_time = (
+        times[name] for name in ("without-replacement", "poisson", "no-amplification")
+    )
     return [
+        *attained,
+        f"{poisson_time['ours, s']:.1f} s and {poisson_time['Flower, s']:.0f} s under Poisson sampling (× "
+        f"{poisson_time['ratio']:.2f}), {drawn_time['ours, s']:.1f} s and {drawn_time['Flower, s']:.0f} s",
+        f"for k of n (× {drawn_time['ratio']:.2g}), {full_time['ours, s']:.1g} s and "
+        f"{full_time['Flower, s']:.1g} s without sampling (× {full_time['ratio']:.2f})",
         f"its PLD is {min(pld):.4f} to {max(pld):.3f} times our upper end",
         f"RDP {min(rdp):.2f} to {max(rdp):.2f} times",
         f"Opacus's PRV {min(prv):.4f} to {max(prv):.2f} times",

@@ -113,9 +113,9 @@ class OuterProducts(Rows):
         folded = vector.view(self.errors.shape[1], -1)
         return ((self.features @ folded.T) * self.errors).sum(dim=1)
 
-    def add_weighted_sum(self, weights: Tensor, *, out: Tensor) -> None:
-        """Add the sum of weights[i] · row i to ``out``, (classes·features,), in place."""
-        out += ((self.errors * weights.to(torch.float32)[:, None]).T @ self.features).flatten()
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Sum of weights[i] · row i, (classes·features,)."""
+        return ((self.errors * weights.to(torch.float32)[:, None]).T @ self.features).flatten()
 
     def directions(self, norms: Tensor) -> Rows:
         """Each row divided by its norm in ``norms``, (records,), written out in float64."""
@@ -161,8 +161,7 @@ def with_gaussian(deviation: float, *, clip: float, coins: torch.Generator) -> N
     """
 
     def total_of(gradients: OuterProducts) -> Tensor:
-        total = torch.zeros(gradients.dim)
-        gradients.add_weighted_sum(clip / gradients.l2_norm().clamp(min=clip), out=total)
+        total = gradients.weighted_sum(clip / gradients.l2_norm().clamp(min=clip))
         return total + deviation * torch.randn(total.shape, generator=coins)
 
     return total_of

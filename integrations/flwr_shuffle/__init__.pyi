@@ -2,9 +2,14 @@ from . import messages as messages
 from .accountant import CertifiedAccountant as CertifiedAccountant
 from .client import ClientLimits as ClientLimits
 from .client import ShuffleMod as ShuffleMod
+from .grids import Anonymous as Anonymous
+from .grids import InMemoryStage as InMemoryStage
 from .grids import InProcessGrid as InProcessGrid
 from .grids import NodeConfig as NodeConfig
+from .grids import Replies as Replies
 from .grids import ShuffleGrid as ShuffleGrid
+from .grids import ShuffleStage as ShuffleStage
+from .grids import SummingStage as SummingStage
 from .grids import Waiting as Waiting
 from .grids import arriving as arriving
 from .inner_strategy import WrongRecipients as WrongRecipients
@@ -20,11 +25,6 @@ from .settings import FixedSize as FixedSize
 from .settings import MechanismSpec as MechanismSpec
 from .settings import Poisson as Poisson
 from .settings import SelfSampling as SelfSampling
-from .stages import Anonymous as Anonymous
-from .stages import InMemoryStage as InMemoryStage
-from .stages import Replies as Replies
-from .stages import ShuffleStage as ShuffleStage
-from .stages import SummingStage as SummingStage
 from .strategy import ShuffleStrategy as ShuffleStrategy
 from .updates import PrivateEvaluation as PrivateEvaluation
 from .updates import QuantileClipping as QuantileClipping

@@ -15,14 +15,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, fields, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from threading import Thread
 from typing import Annotated, Any, Literal, Self, cast
 
 import numpy as np
 import torch
-from flwr.app import Array, ConfigRecord, Context, Message, MessageType, RecordDict, UserConfigValue
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict, UserConfigValue
 from flwr.clientapp.typing import ClientAppCallable
 
 # Flower has no public address for these two: the server's id, and whose messages this process makes.
@@ -38,6 +38,8 @@ from flwr_shuffle.messages import (
     ClientRefusal,
     Instruction,
     Role,
+    SharedTerms,
+    Unable,
     context_of,
     digest_of,
     instruction_of,
@@ -47,11 +49,10 @@ from flwr_shuffle.messages import (
     role_of,
     with_record,
 )
-from flwr_shuffle.service_messages import Unable
 from flwr_shuffle.updates import Layout, of_kind, vector_of
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core import Reports
-from shuffle_plugins.core.ranges import Flag, Ranged, in_range
+from shuffle_plugins.core.checks import Flag, Ranged, in_range
 from shuffle_plugins.ledger import ClientLedger, LedgerError, ReportRefused
 from shuffle_plugins.ledger import ClientLimits as ClientLimits
 from shuffle_plugins.ledger.client import Charged, Refused, written
@@ -61,7 +62,7 @@ from shuffle_plugins.mechanisms.spec import Spec
 from shuffle_plugins.randomness import SecureRandomness
 from shuffle_plugins.randomness.chacha import PROBABILITY_BITS
 from shuffle_plugins.secure_aggregation import VerifiedTerms, seal_seed, share, share_with_proof
-from shuffle_plugins.shuffler import Refusal, ShuffleError, keys
+from shuffle_plugins.shuffler import Refusal, RoundContext, ShuffleError, keys
 from shuffle_plugins.shuffler.envelopes import seal
 from shuffle_plugins.shuffler.keys import SigningKey
 
@@ -76,8 +77,8 @@ def _on_failure(name: str, value: object) -> object:
 
 def _allowed(name: str, value: Any) -> frozenset[str]:
     allowed = frozenset([value] if isinstance(value, str) else value)
-    if not allowed <= UNPROTECTED.keys():
-        raise ValueError(f"{name} names types of messages of {sorted(UNPROTECTED)}, got {sorted(allowed)}")
+    if not allowed <= set(UNPROTECTED):
+        raise ValueError(f"{name} names types of messages of {UNPROTECTED}, got {sorted(allowed)}")
     return allowed
 
 
@@ -86,18 +87,14 @@ class ShuffleMod(Ranged):
     """Replaces what training returns by one ε0-LDP report of the update, of fixed size.
 
     It must be the app's first mod, ``ClientApp(mods=[ShuffleMod(), …])``: the first is the outermost and sees
-    what leaves the client. It charges the client's ledger, on disk, before it trains: a crash costs budget,
-    never privacy. Metrics, integer arrays and everything else are dropped. If the server asked for
-    self-sampling, the client draws in secret whether its report counts, and trains in both cases.
-
-    An ``evaluate`` message with an instruction is answered the same way, with the metrics that it names in
-    place of the update. Every message without an instruction is refused, unless the node's operator allows
-    it. Limits come from here and from the client's ``node_config``, whose keys docs/guides/flower.md lists;
-    if both set one, the stricter holds. On a SuperNode its operator's must be complete.
+    what leaves the client. It charges the client's ledger before it trains: a crash costs budget, never
+    privacy. An ``evaluate`` message with an instruction is answered the same way, with metrics in place of
+    the update; messages without one are refused. docs/guides/flower.md lists the keys of ``node_config``.
 
     Args:
-        limits: limits set by the app, for all clients.
-        max_local_delta: largest δ0 set by the app; needed here or in ``node_config`` for Gaussian noise.
+        limits: limits set by the app, for all clients; of these and ``node_config``'s the stricter hold. On a
+            SuperNode its operator's must be complete.
+        max_local_delta: largest δ0; needed here or in ``node_config`` for Gaussian noise.
         on_failure: what to answer when training fails, or returns something else than the model's arrays, or
             NaN. ``"hide"`` sends a report that looks like any other and leaves the model where it is: whether
             a client fails depends on its data, so a missing report would tell one bit of it. ``"error"``
@@ -105,8 +102,7 @@ class ShuffleMod(Ranged):
         allow: types of messages that the app answers without protection, of ``"evaluate"``, ``"query"``,
             ``"get_parameters"`` and ``"get_properties"``. For simulations: it has no effect on a SuperNode.
         node_config: for simulations, too: what a node's ``node_config`` has besides Flower's own entries, by
-            the node's context, such as that of :class:`SimulatedNodes`. It may set limits, without a ledger's
-            file.
+            the node's context, such as :class:`SimulatedNodes` says. It may set limits without a ledger file.
     """
 
     limits: Annotated[ClientLimits, of_kind(ClientLimits, "ClientLimits(…)")] | None = None
@@ -123,105 +119,106 @@ class ShuffleMod(Ranged):
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer a message; see the class."""
-        begun = time.monotonic()
+        begun, node = time.monotonic(), context
         try:
-            node = self._configured(context)
-        except Exception:
-            _log.exception("shuffle: the app's node_config function failed")
-            return refusal(str(ClientRefusal.BAD_SETTINGS), to=message)
-        try:
-            return self._answer(message, node, call_next, begun=begun, by_app=node is not context)
+            try:
+                node = self._configured(context)
+                if not self._passes(message, node):
+                    return self._answer(message, node, call_next, begun=begun, by_app=node is not context)
+            except ClientRefused as refused:
+                if refused.code is ClientRefusal.TRAINING_FAILED:
+                    count_outcome(node, failed=True)
+                _log.warning("%s%s", refused, f" ({refused.__cause__})" if refused.__cause__ else "")
+                return refusal(str(refused.code), to=message)
+            except Exception:
+                _log.exception("The shuffle mod failed; the server is told no more than that.")
+                return refusal(str(ClientRefusal.INTERNAL), to=message)
+            return call_next(message, node)
         finally:
             context.state = node.state
 
     def _configured(self, context: Context) -> Context:
-        """The context with what the app says of a simulated node; the same one for a node of an operator."""
+        """The context with what the app says of a node, if it is a simulated one."""
         configured = has_operator() or any(key.startswith(PREFIX) for key in context.node_config)
         if self.node_config is None or configured:
             return context
-        given = dict(self.node_config(context))
+        try:
+            given = dict(self.node_config(context))
+        except Exception as error:
+            raise ClientRefused(ClientRefusal.BAD_SETTINGS) from error
         if any(key.startswith(PREFIX) for key in given):  # or else the app's ``allow`` would not count
             allowed = {f"{PREFIX}allow-{kind.replace('_', '-')}": True for kind in self.allow}
             given = allowed | given
         return replace(context, node_config={**context.node_config, **given})
 
-    def _answer(
-        self,
-        message: Message,
-        context: Context,
-        call_next: ClientAppCallable,
-        *,
-        begun: float,
-        by_app: bool,
-    ) -> Message:
+    def _passes(self, message: Message, context: Context) -> bool:
+        """Whether the app answers by itself: a service node its queries, a client what is allowed."""
+        told = message.metadata.message_type
+        kind, is_query = told.partition(".")[0], told in QUERIES
         if role_of(context.node_config) is not None:
-            if message.metadata.message_type in QUERIES:
-                return call_next(message, context)
-            _log.warning("%s", ClientRefusal.SERVICE_NODE)
-            return refusal(str(ClientRefusal.SERVICE_NODE), to=message)
-        kind = message.metadata.message_type.partition(".")[0]
+            if not is_query:
+                raise ClientRefused(ClientRefusal.SERVICE_NODE)
+            return True
         private = kind == MessageType.EVALUATE and message.has_content() and RECORD_KEY in message.content
-        if kind != MessageType.TRAIN and not private:
-            return self._unprotected(message, context, call_next)
-        try:
-            task = self._agreed(message, context, by_app=by_app)
-            if task.reply_seconds is None:
-                payload, failed = self._payload(task, message, context, call_next)
-            else:
-                due = begun + task.reply_seconds
-                payload, failed = self._payload_in_time(task, message, context, call_next, due=due)
-            count_outcome(context, failed=failed)
-            return reply(payload, to=message)
-        except ClientRefused as refused:
-            if refused.code is ClientRefusal.TRAINING_FAILED:
-                count_outcome(context, failed=True)
-            _log.warning("%s%s", refused, f" ({refused.__cause__})" if refused.__cause__ else "")
-            return refusal(str(refused.code), to=message)
-        except Exception:
-            _log.exception("The shuffle mod failed; the server is told no more than that.")
-            return refusal(str(ClientRefusal.INTERNAL), to=message)
+        if private or is_query or kind == MessageType.TRAIN:
+            return False
+        allowed: Iterable[str] = self.allow
+        if has_operator() or any(key.startswith(PREFIX) for key in context.node_config):
+            own = ClientSettings.read(context.node_config)
+            allowed = [each for each in UNPROTECTED if getattr(own, f"allow_{each}")]
+        if kind not in allowed:
+            raise ClientRefused(ClientRefusal.NOT_ALLOWED)
+        return True
 
-    def _unprotected(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """The app's own answer where the operator allows that; otherwise a refusal."""
-        kind = message.metadata.message_type.partition(".")[0]
+    def _answer(
+        self, message: Message, context: Context, call_next: ClientAppCallable, *, begun: float, by_app: bool
+    ) -> Message:
         if message.metadata.message_type in QUERIES:
             if ROLE in context.node_config:
                 known = " or ".join(repr(str(role)) for role in Role)
                 _log.error("shuffle: %s in node_config is %s, got %r", ROLE, known, context.node_config[ROLE])
             return Message(Unable(code=Refusal.NOT_THIS_ROLE).to_content(), reply_to=message)
-        try:
-            if kind in open_types(context.node_config, by_app=frozenset(self.allow)):
-                return call_next(message, context)
-        except ClientRefused as refused:
-            _log.warning("%s (%s)", refused, refused.__cause__)
-            return refusal(str(refused.code), to=message)
-        code = UNPROTECTED.get(kind, ClientRefusal.UNKNOWN_TYPE)
-        _log.warning("%s", code)
-        return refusal(str(code), to=message)
+        task = self._agreed(message, context, by_app=by_app)
+        if task.reply_seconds is None:
+            payload, failed = self._payload(task, message, context, call_next)
+        else:
+            due = begun + task.reply_seconds
+            payload, failed = self._payload_in_time(task, message, context, call_next, due=due)
+        count_outcome(context, failed=failed)
+        return reply(payload, to=message)
 
     def _agreed(self, message: Message, context: Context, *, by_app: bool) -> _Task:
-        """What to do in a round, once it is checked and charged. Nothing here depends on client data."""
-        instruction = _instruction(message)
+        """What to do in a round, once it is checked and charged; nothing here depends on client data."""
+        try:
+            instruction = instruction_of(message)
+        except ValueError as error:
+            raise ClientRefused(ClientRefusal.BAD_INSTRUCTION) from error
+        if instruction is None:
+            raise ClientRefused(ClientRefusal.NO_INSTRUCTION)
+        evaluated = message.metadata.message_type.partition(".")[0] == MessageType.EVALUATE
+        if evaluated != bool(instruction.metrics):
+            raise ClientRefused(ClientRefusal.BAD_INSTRUCTION)
         if instruction.sealed and instruction.mechanism.must_be_summed:
             raise ClientRefused(ClientRefusal.SEALED_SUM)
         settings = ClientSettings.of(
             context.node_config, limits=self.limits, max_local_delta=self.max_local_delta, by_app=by_app
         )
         try:
-            nothing, read = (_metrics if instruction.metrics else _update)(message, context, instruction)
+            nothing, read = _reader(message, context, instruction)
         except ValueError as error:
             raise ClientRefused(ClientRefusal.BAD_MODEL) from error
         dim = instruction.report_dim(len(nothing))
         try:
             mechanism = instruction.mechanism.build(dim=dim)
-            size = instruction.mechanism.report_bytes(dim=dim)
+            pack = _packing(settings, instruction, mechanism, dim=dim)
+        except ClientRefused:
+            raise
         except Exception as error:  # a mechanism may come from any package
             raise ClientRefused(ClientRefusal.BAD_MECHANISM) from error
         if mechanism.local_delta > (settings.max_local_delta or 0):
             raise ClientRefused(ClientRefusal.LOCAL_DELTA)
         if not instruction.metrics:
             nothing = instruction.update.mark(instruction.token, mechanism).to(nothing.dtype)
-        pack = _packing(settings, instruction, mechanism, dim=dim, size=size)
         participation = instruction.participation if instruction.shared else 1
         shuffled = _promised(
             instruction.mechanism, dim, instruction.minimum, participation, instruction.samples_per_client
@@ -232,8 +229,8 @@ class ShuffleMod(Ranged):
     def _payload(
         self, task: _Task, message: Message, context: Context, call_next: ClientAppCallable
     ) -> tuple[bytes, bool]:
-        """A payload of the vector in the app's answer, or of several; and whether the app failed."""
-        takes_part, reports, failed = task.takes_part(), [], False
+        """What is sent of the app's answers, and whether the app failed."""
+        takes_part, reports, failed = _coin(task.instruction.participation), [], False
         for asked in task.messages(message):
             try:
                 answer = call_next(asked, context)
@@ -278,7 +275,9 @@ class ShuffleMod(Ranged):
         _sleep(until=due)
         if late or (failures and isinstance(failures[0], ClientRefused)):
             if late:
-                _stop(thread)
+                # at its next instruction of Python; a single call into a library it still finishes
+                ident, ends = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_TooLate)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ends)
                 _log.warning("Training was not done when the reply was due; it counts as failed.")
             if self.on_failure == "error":
                 raise ClientRefused(ClientRefusal.TRAINING_FAILED)
@@ -296,8 +295,8 @@ class _TooLate(SystemExit):
 class _Task:
     """A round that the client has agreed to and was charged for.
 
-    ``read`` takes a report's vector from the app's answer, or raises; if the app fails, ``nothing`` is
-    reported. ``pack`` makes a payload of the client's reports, or of None for a dummy, of the same length.
+    ``read`` takes a report's vector from the app's answer, or raises: then ``nothing`` is reported. ``pack``
+    makes a payload of the client's reports, or of None for a dummy, of the same length.
     """
 
     nothing: Tensor
@@ -316,10 +315,6 @@ class _Task:
         for place in order[: self.instruction.samples_per_client].tolist():
             yield with_record(message, place)
 
-    def takes_part(self) -> bool:
-        """Draw in secret whether the client takes part."""
-        return _coin(self.instruction.participation)
-
     def report(self, vector: Tensor, *, takes_part: bool) -> Reports:
         """The report of a vector (dim,), or, to a sum, of zeros with its noise for who takes no part."""
         vector = self.instruction.update.prepared(vector, self.mechanism)
@@ -328,28 +323,32 @@ class _Task:
         return self.mechanism.randomize(vector.unsqueeze(0), clip=True)
 
     def payload(self, reports: Sequence[Reports], *, takes_part: bool) -> bytes:
-        """A payload with all reports of the client, or, if it takes no part, with a dummy.
-
-        In place of a dummy a sum gets a share of the zero vector: everybody's noise is needed.
-        """
+        """A payload with all reports of the client, or with a dummy; a sum needs everybody's noise."""
         sent = takes_part or self.mechanism.must_be_summed
         return self.pack(Reports.concat(reports) if sent else None)
 
     def payload_of_nothing(self) -> bytes:
         """A payload with as many reports of zeros."""
-        takes_part = self.takes_part()
+        takes_part = _coin(self.instruction.participation)
         count = self.instruction.samples_per_client
         reports = [self.report(self.nothing, takes_part=takes_part) for _ in range(count)]
         return self.payload(reports, takes_part=takes_part)
 
 
-_Source = tuple[Tensor, Callable[[Message], Tensor]]
-
-
-def _update(message: Message, context: Context, instruction: Instruction) -> _Source:
-    """Zeros, and a reader of what training changed in the model's arrays, weighed as the instruction says."""
-    del context
-    key, arrays = _model(message)
+def _reader(
+    message: Message, context: Context, instruction: Instruction
+) -> tuple[Tensor, Callable[[Message], Tensor]]:
+    """Zeros, and a reader of what the app answered: the weighed change of the model's arrays, or metrics."""
+    records = message.content.array_records
+    if len(records) != 1:
+        raise ClientRefused(ClientRefusal.BAD_MODEL)
+    if instruction.metrics:
+        failed = failed_share(context)
+        return torch.zeros(len(instruction.metrics)), lambda answer: vector_of(
+            instruction.metrics, answer.content, failed_share=failed
+        )
+    [(key, record)] = records.items()
+    arrays = dict(record)  # apps may empty a record as they read it
     layout = Layout.of(arrays, trained=instruction.update.trained)
     before = layout.flatten(arrays)
 
@@ -363,24 +362,8 @@ def _update(message: Message, context: Context, instruction: Instruction) -> _So
     return torch.zeros_like(before), read
 
 
-def _metrics(message: Message, context: Context, instruction: Instruction) -> _Source:
-    """Zeros, and a reader of the metrics that the app measured, among them how often the app failed."""
-    _model(message)
-    failed = failed_share(context)
-
-    def read(answer: Message) -> Tensor:
-        return vector_of(instruction.metrics, answer.content, failed_share=failed)
-
-    return torch.zeros(len(instruction.metrics)), read
-
-
 def _join(thread: Thread, *, until: float) -> None:
     thread.join(max(0.0, until - time.monotonic()))
-
-
-def _stop(thread: Thread) -> None:
-    """End a thread at its next instruction of Python; a single call into a library it still finishes."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_TooLate))
 
 
 def _sleep(*, until: float) -> None:
@@ -393,8 +376,8 @@ def _promised(spec: Spec, dim: int, minimum: int, participation: float, samples:
     """The round of as few reports as are promised, all clients taking part, as text for the ledger; None if
     it cannot be accounted for.
 
-    Where counts are shared with pinned aggregators, the client's own coin counts as well: nobody sees more
-    than the sum. More than a hundred million reports count as that many, which costs no less (Lemma 5 of
+    ``participation`` is 1 unless counts are shared with pinned aggregators: then nobody sees more than the
+    sum. More than a hundred million reports count as that many, which costs no less (Lemma 5 of
     docs/proofs/accounting.md), so that no server can make a client compute for minutes.
     """
     reports = min(minimum, 10**8) if spec.cohort is None else spec.cohort
@@ -418,97 +401,67 @@ def _coin(probability: float) -> bool:
     return bool(SecureRandomness().bernoulli(threshold))
 
 
-def _instruction(message: Message) -> Instruction:
-    try:
-        instruction = instruction_of(message)
-    except ValueError as error:
-        raise ClientRefused(ClientRefusal.BAD_INSTRUCTION) from error
-    if instruction is None:
-        raise ClientRefused(ClientRefusal.NO_INSTRUCTION)
-    evaluated = message.metadata.message_type.partition(".")[0] == MessageType.EVALUATE
-    if evaluated != bool(instruction.metrics):
-        raise ClientRefused(ClientRefusal.BAD_INSTRUCTION)
-    return instruction
-
-
-def _model(message: Message) -> tuple[str, dict[str, Array]]:
-    """The key of the model's record, and a copy of its arrays: apps may empty a record as they read it."""
-    records = message.content.array_records
-    if len(records) != 1:
-        raise ClientRefused(ClientRefusal.BAD_MODEL)
-    [(key, record)] = records.items()
-    return key, dict(record)
-
-
 def _packing(
-    settings: ClientSettings, instruction: Instruction, mechanism: PrivateSum, *, dim: int, size: int
+    settings: ClientSettings, instruction: Instruction, mechanism: PrivateSum, *, dim: int
 ) -> Callable[[Reports | None], bytes]:
     """How this client packs its report of a round, or a refusal if its pinned keys do not allow that.
 
     What is returned refuses nothing more, so a round can be charged before it is used.
     """
-    if instruction.shared is not None:
-        return _shared(settings, instruction, mechanism, dim=dim)
-    if instruction.sealed:
-        return _sealed(settings, instruction, dim=dim, size=size)
-    if settings.mixer_public_key:
-        raise ClientRefused(ClientRefusal.UNSEALED)
-    if settings.aggregator_public_keys:
-        raise ClientRefused(ClientRefusal.UNSHARED)
-    whole = size * instruction.samples_per_client
-    return lambda reports: plain_payload(_bytes(reports), size=whole)
-
-
-def _sealed(
-    settings: ClientSettings, instruction: Instruction, *, dim: int, size: int
-) -> Callable[[Reports | None], bytes]:
-    if not settings.mixer_public_key:
-        raise ClientRefused(ClientRefusal.NO_MIXER_KEY)
-    if instruction.mixers != len(settings.mixer_public_key):
-        raise ClientRefused(ClientRefusal.OTHER_MIXERS)
-    signing_key, context = _signing_key(settings), context_of(instruction, dim=dim)
-
-    def pack(report: Reports | None) -> bytes:
-        return seal(
-            _bytes(report),
+    shared, size = instruction.shared, instruction.mechanism.report_bytes(dim=dim)
+    if shared is None and not instruction.sealed:
+        if settings.pins:
+            raise ClientRefused(ClientRefusal.PINNED)
+        whole = size * instruction.samples_per_client
+        return lambda reports: plain_payload(_bytes(reports), size=whole)
+    pinned = settings.aggregator_public_keys if shared else settings.mixer_public_key
+    if not pinned or settings.signing_key_file is None:
+        raise ClientRefused(ClientRefusal.NOT_PINNED)
+    if digest_of(pinned) != shared.aggregators if shared else len(pinned) != instruction.mixers:
+        raise ClientRefused(ClientRefusal.OTHER_PINNED)
+    try:
+        signing_key = keys.read_signing_key(settings.signing_key_file)
+    except ShuffleError as error:
+        raise ClientRefused(ClientRefusal.BAD_SIGNING_KEY) from error
+    context = context_of(instruction, dim=dim)
+    try:
+        if shared is not None:
+            return _sharing(shared, pinned, mechanism, context=context, signing_key=signing_key)
+        pack = partial(
+            seal,
             size=size,
             context=context,
             analyzer_key=instruction.analyzer_key,
-            mixer_key=settings.mixer_public_key,
+            mixer_key=pinned,
             signing_key=signing_key,
         )
-
-    try:
         pack(None)
-    except ShuffleError as error:
-        raise ClientRefused(ClientRefusal.BAD_ANALYZER_KEY) from error
-    return pack
-
-
-def _shared(
-    settings: ClientSettings, instruction: Instruction, mechanism: PrivateSum, *, dim: int
-) -> Callable[[Reports | None], bytes]:
-    """The client's share, then what is sealed to each aggregator. There are no dummies: None is all zeros."""
-    shared, pinned, counts = instruction.shared, settings.aggregator_public_keys, mechanism.counts
-    assert shared is not None
-    if not pinned:
-        raise ClientRefused(ClientRefusal.NO_AGGREGATORS)
-    if shared.aggregators != digest_of(pinned):
-        raise ClientRefused(ClientRefusal.OTHER_AGGREGATORS)
-    if counts is None or not mechanism.must_be_summed:  # who sits out must send noise, not a dummy
-        raise ClientRefused(ClientRefusal.NO_COUNTS)
-    signing_key = _signing_key(settings)
-    try:
-        terms = shared.of_round(context_of(instruction, dim=dim), counts=counts, aggregators=pinned)
-        if isinstance(terms, VerifiedTerms):
-            _ = terms.prio3  # refuses vectors that it has no proof for
     except ValueError as error:
         raise ClientRefused(ClientRefusal.BAD_INSTRUCTION) from error
-    try:
-        for key in pinned:  # of nothing: a share with its proof takes as long as the rest of a round
-            seal_seed(b"", terms=terms, share=b"", aggregator_key=key, signing_key=signing_key)
-    except ShuffleError as error:
-        raise ClientRefused(ClientRefusal.BAD_ANALYZER_KEY) from error
+    return lambda reports: pack(_bytes(reports))
+
+
+def _sharing(
+    shared: SharedTerms,
+    pinned: Sequence[bytes],
+    mechanism: PrivateSum,
+    *,
+    context: RoundContext,
+    signing_key: SigningKey,
+) -> Callable[[Reports | None], bytes]:
+    """The client's share, then what is sealed to each aggregator. There are no dummies: None is all zeros."""
+    counts = mechanism.counts
+    if counts is None or not mechanism.must_be_summed:  # who sits out must send noise, not a dummy
+        raise ClientRefused(ClientRefusal.NO_COUNTS)
+    terms = shared.of_round(context, counts=counts, aggregators=pinned)
+    if isinstance(terms, VerifiedTerms):
+        _ = terms.prio3  # refuses vectors that it has no proof for
+
+    def sealed(secrets: Iterable[bytes], data: bytes) -> list[bytes]:
+        return [
+            seal_seed(secret, terms=terms, share=data, aggregator_key=key, signing_key=signing_key)
+            for secret, key in zip(secrets, pinned, strict=True)
+        ]
 
     def pack(report: Reports | None) -> bytes:
         mine: NDArray[np.int64] = np.zeros(counts.size, np.int64)
@@ -519,12 +472,11 @@ def _shared(
         else:
             split = share(mine, layout=terms.layout, aggregators=len(pinned), check_seed=shared.check_seed)
             data, secrets = split.share.to_bytes(), split.seeds
-        envelopes = (
-            seal_seed(secret, terms=terms, share=data, aggregator_key=key, signing_key=signing_key)
-            for secret, key in zip(secrets, pinned, strict=True)
-        )
-        return b"".join([data, *envelopes])
+        return b"".join([data, *sealed(secrets, data)])
 
+    sealed(
+        [b""] * len(pinned), b""
+    )  # of nothing: a share with its proof takes as long as the rest of a round
     return pack
 
 
@@ -533,33 +485,17 @@ def _bytes(reports: Reports | None) -> bytes | None:
     return None if reports is None else b"".join(reports.each_to_bytes())
 
 
-def _signing_key(settings: ClientSettings) -> SigningKey:
-    if settings.signing_key_file is None:
-        raise ClientRefused(ClientRefusal.BAD_SIGNING_KEY)
-    try:
-        return keys.read_signing_key(settings.signing_key_file)
-    except ShuffleError as error:
-        raise ClientRefused(ClientRefusal.BAD_SIGNING_KEY) from error
-
-
 PREFIX = "shuffle-"  # of every key of this package in a ``node_config``
 
-# Messages that the app answers without protection if its operator allows it, and how it refuses them.
-UNPROTECTED = {
-    "evaluate": ClientRefusal.NO_EVALUATE,
-    "query": ClientRefusal.NO_QUERY,
-    "get_parameters": ClientRefusal.NO_GET_PARAMETERS,
-    "get_properties": ClientRefusal.NO_GET_PROPERTIES,
-}
+UNPROTECTED = ("evaluate", "query", "get_parameters", "get_properties")  # what an operator may allow
 
 
 class ClientRefused(Exception):
     """A client does not take part in a round; the text of its ``code`` is what the server gets."""
 
-    @property
-    def code(self) -> ClientRefusal:
-        """Why the client does not take part."""
-        return ClientRefusal(self.args[0])
+    def __init__(self, code: ClientRefusal) -> None:
+        super().__init__(code)
+        self.code = code
 
 
 def _path(name: str, value: object) -> Path:
@@ -577,10 +513,8 @@ def _pinned(name: str, value: Any) -> tuple[bytes, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientSettings(ClientLimits):
-    """What one client agrees to, and where its ledger and keys are.
-
-    Each field is a key of its ``node_config``, with ``shuffle-`` before it and dashes in it; the guide says
-    what they mean. Of pinned public keys the parts to seal to are kept, 32 bytes each, in their order.
+    """What one client agrees to, and where its ledger and keys are: the keys of its ``node_config``. Of
+    pinned public keys the parts to seal to are kept, 32 bytes each, in their order.
     """
 
     max_local_delta: Annotated[float, in_range(at_least=0, below=1)] | None = None
@@ -609,8 +543,8 @@ class ClientSettings(ClientLimits):
 
     @classmethod
     def read(cls, node_config: Mapping[str, UserConfigValue]) -> Self:
-        """What a node's operator wrote; BAD_SETTINGS if a value has the wrong type or is out of range, or a
-        ``shuffle-`` key is unknown, so that a mistyped limit is noticed.
+        """What a node's operator wrote; BAD_SETTINGS for a value out of range, and for an unknown key, lest a
+        mistyped limit have no effect.
         """
         known = {f"{PREFIX}{each.name.replace('_', '-')}": each.name for each in fields(cls)}
         own = {key: value for key, value in node_config.items() if key.startswith(PREFIX)}
@@ -632,12 +566,12 @@ class ClientSettings(ClientLimits):
         max_local_delta: float | None = None,
         by_app: bool = False,
     ) -> Self:
-        """The settings of a node that takes part, with the limits from the app's code.
+        """The settings of a node that takes part, with the limits from the app's code, which do not replace
+        an operator's.
 
-        On a SuperNode these do not replace its operator's. ``by_app`` is whether the app wrote
-        ``node_config``, for a simulation, whose nodes keep no files. NO_LIMITS if nobody limits ε0; NO_TOTAL
-        if nobody limits all rounds together (``max_epsilon`` does, where a key is pinned); NO_LEDGER if the
-        node sets limits and no file to record in.
+        ``by_app`` is whether the app wrote ``node_config``, for a simulation, whose nodes keep no files.
+        NO_LIMITS if nobody limits ε0; NO_TOTAL if nobody limits all rounds together (``max_epsilon`` does,
+        where a key is pinned); NO_LEDGER if the node sets limits and no file to record in.
         """
         own = cls.read(node_config)
         try:
@@ -660,26 +594,11 @@ class ClientSettings(ClientLimits):
 
 
 def has_operator() -> bool:
-    """Whether this process works for a SuperNode, and not for nodes of a simulation.
-
-    Flower tells it which node it is; not so in a simulation, and an InProcessGrid acts as the server.
-    """
+    """Whether this process works for a SuperNode; in a simulation Flower does not tell it which node."""
     try:
         return TaskIdentity.node_id != SUPERLINK_NODE_ID
     except RuntimeError:
         return False
-
-
-def open_types(
-    node_config: Mapping[str, UserConfigValue], *, by_app: frozenset[str] = frozenset()
-) -> frozenset[str]:
-    """Types of messages that a node's operator lets the app answer without protection; in a simulation, whose
-    nodes have no key of this package in ``node_config``, those that the app's code allows.
-    """
-    if not any(key.startswith(PREFIX) for key in node_config) and not has_operator():
-        return by_app
-    own = ClientSettings.read(node_config)
-    return frozenset(kind for kind in UNPROTECTED if getattr(own, f"allow_{kind}"))
 
 
 def stricter(first: ClientLimits, second: ClientLimits) -> ClientLimits:
@@ -700,16 +619,6 @@ def stricter(first: ClientLimits, second: ClientLimits) -> ClientLimits:
 # Keys in ``context.state`` of the tokens of all rounds, with what each was charged as, and of the outcomes.
 STATE_KEY, _OUTCOMES_KEY = "shuffle-ledger", "shuffle-outcomes"
 
-_CODES = {
-    Refused.MAX_LOCAL_EPSILON: ClientRefusal.MAX_LOCAL_EPSILON,
-    Refused.MAX_ROUNDS: ClientRefusal.MAX_ROUNDS,
-    Refused.MAX_TOTAL: ClientRefusal.MAX_TOTAL_LOCAL_EPSILON,
-    Refused.TOKEN_SPENT: ClientRefusal.TOKEN_SPENT,
-    Refused.NOT_SUMMED: ClientRefusal.SUMS_ALONE,
-    Refused.FEW_REPORTS: ClientRefusal.MIN_REPORTS,
-    Refused.MAX_EPSILON: ClientRefusal.MAX_EPSILON,
-}
-
 
 def charge(
     context: Context,
@@ -722,8 +631,7 @@ def charge(
     """Charge all reports of a round to this client, before it trains; if there is a file, it is on disk then.
 
     Without a file the record is in ``context.state``, for simulations: Flower saves that per node and run,
-    and only when the app has answered. ``shuffled`` is of :func:`_promised`. ClientRefused, and nothing
-    charged, if a limit would be exceeded, the token was charged before, or the file cannot be used.
+    and only when the app has answered. ``shuffled`` is of :func:`_promised`. A refusal charges nothing.
     """
     sent, summed = SeveralReports(mechanism, instruction.samples_per_client), mechanism.must_be_summed
     charged = Charged(shuffled, sent.local_epsilon, sent.local_delta)
@@ -748,7 +656,7 @@ def charge(
                 **charged._asdict(),
             )
     except ReportRefused as refused:
-        code = _CODES[refused.code]
+        code = ClientRefusal[refused.code.name]
         if code is ClientRefusal.MAX_LOCAL_EPSILON and math.isinf(mechanism.local_epsilon):
             code = ClientRefusal.NO_SUMS
         raise ClientRefused(code) from refused
@@ -769,7 +677,7 @@ def _charge_state(
 
 
 def count_outcome(context: Context, *, failed: bool) -> None:
-    """Record in the run's context, which stays on the client, whether the app failed in a round."""
+    """Record in the run's context whether the app failed in a round."""
     record = context.state.config_records.get(_OUTCOMES_KEY, ConfigRecord({"rounds": 0, "failed": 0}))
     rounds, failures = cast(int, record["rounds"]), cast(int, record["failed"])
     context.state[_OUTCOMES_KEY] = ConfigRecord({"rounds": rounds + 1, "failed": failures + failed})

@@ -16,26 +16,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, Met
 # Flower exports this constant only from a private module.
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import (
-    Bulyan,
-    DifferentialPrivacyClientSideAdaptiveClipping,
-    DifferentialPrivacyClientSideFixedClipping,
-    DifferentialPrivacyServerSideAdaptiveClipping,
-    DifferentialPrivacyServerSideFixedClipping,
-    FedAdagrad,
-    FedAdam,
-    FedAvg,
-    FedAvgM,
-    FedMedian,
-    FedTrimmedAvg,
-    FedXgbBagging,
-    FedXgbCyclic,
-    FedYogi,
-    Krum,
-    MultiKrum,
-    QFedAvg,
-    Strategy,
-)
+from flwr.serverapp import strategy as flowers
+from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 from typing_extensions import override
 
@@ -43,24 +25,24 @@ from flwr_shuffle.grids import WrappedGrid
 
 # strategies that one reply does not serve, and what to do instead
 _REFUSED: dict[tuple[type[Strategy], ...], str] = {
-    (Krum, MultiKrum, Bulyan, FedMedian, FedTrimmedAvg): (
+    (flowers.Krum, flowers.MultiKrum, flowers.Bulyan, flowers.FedMedian, flowers.FedTrimmedAvg): (
         "compares the clients' single updates, and in a shuffled round the server has only their noisy mean: "
         "nothing would be left out or outvoted. Use FedAvg, FedAvgM, FedAdam or FedYogi. What bounds a "
         "dishonest client here is clipping_norm, which no report exceeds by more than the mechanism's noise"
     ),
-    (QFedAvg,): (
+    (flowers.QFedAvg,): (
         "weighs every update by that client's own loss, and no loss leaves a client in a shuffled round. Use "
         "FedAvg or FedAdam; Updates(max_examples=…) weighs updates on the clients"
     ),
-    (FedXgbBagging, FedXgbCyclic): (
+    (flowers.FedXgbBagging, flowers.FedXgbCyclic): (
         "collects the trees that clients grew, and trees have no mean that could be randomised. Train a "
         "model of floating-point parameters, with FedAvg or FedAdam"
     ),
     (
-        DifferentialPrivacyClientSideAdaptiveClipping,
-        DifferentialPrivacyClientSideFixedClipping,
-        DifferentialPrivacyServerSideAdaptiveClipping,
-        DifferentialPrivacyServerSideFixedClipping,
+        flowers.DifferentialPrivacyClientSideAdaptiveClipping,
+        flowers.DifferentialPrivacyClientSideFixedClipping,
+        flowers.DifferentialPrivacyServerSideAdaptiveClipping,
+        flowers.DifferentialPrivacyServerSideFixedClipping,
     ): (
         "clips or adds noise a second time, to reports that clients have clipped and randomised already, and "
         "its own accounting would be of something else. Give the strategy that it wraps; a clipping norm "
@@ -69,9 +51,7 @@ _REFUSED: dict[tuple[type[Strategy], ...], str] = {
 }
 _START = ("grid", "initial_arrays", "num_rounds", "timeout", "train_config", "evaluate_config", "evaluate_fn")
 _REDIRECTED = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate", "summary")
-_OF_ONE_REPLY = frozenset(
-    kind.aggregate_train for kind in (FedAvg, FedAvgM, FedAdagrad, FedAdam, FedYogi)
-)  # FedProx has FedAvg's
+_OF_ONE_REPLY = {"FedAvg", "FedAvgM", "FedProx", "FedAdagrad", "FedAdam", "FedYogi"}
 _ARRAY_KEY = "\x00array"
 
 
@@ -88,10 +68,8 @@ def layers(strategy: Strategy) -> Iterator[Strategy]:
 
 
 def check_strategy(strategy: Strategy) -> None:
-    """Refuse a strategy that a shuffled round cannot serve, whatever wraps it.
-
-    One that compares replies, or weighs them by what clients say of themselves, would run on the round's one
-    reply and do nothing of what it is for.
+    """Refuse a strategy that one reply a round does not serve, whatever wraps it, and one whose own ``start``
+    cannot be run.
     """
     for layer in layers(strategy):
         for kinds, why in _REFUSED.items():
@@ -112,24 +90,21 @@ def check_strategy(strategy: Strategy) -> None:
         raise ValueError(
             f"{name} has its own start(), and it does not take the arguments of Flower's ({error}). {where}"
         ) from error
-    if any("__slots__" in vars(kind) and vars(kind)["__slots__"] for kind in type(strategy).__mro__):
-        raise ValueError(f"{name} has its own start() and __slots__, which cannot be shared. {where}")
 
 
 def needs_one_reply(strategy: Strategy) -> bool:
     """Whether a strategy, and all that it wraps, aggregate in a way known to work with a single reply."""
-    return all(type(layer).aggregate_train in _OF_ONE_REPLY for layer in layers(strategy))
+    known = {getattr(flowers, name).aggregate_train for name in _OF_ONE_REPLY}
+    return all(type(layer).aggregate_train in known for layer in layers(strategy))
 
 
 def own_start(strategy: Strategy) -> bool:
-    """Whether a strategy has a ``start`` of its own, not Flower's."""
+    """Whether a strategy has a ``start`` of its own."""
     return type(strategy).start is not Strategy.start
 
 
 def starting(strategy: Strategy, *, host: Strategy) -> Callable[..., Any]:
-    """The strategy's own ``start``, bound to a stand-in object whose rounds are run by ``host``, also when it
-    calls ``super().start``; it sets and reads the strategy's own attributes.
-    """
+    """The strategy's own ``start``, with its own attributes and the rounds of ``host``."""
     inner = type(strategy)
     methods = {name: staticmethod(getattr(host, name)) for name in _REDIRECTED}
     stand_in = type(inner.__name__, (inner,), {"__module__": inner.__module__, **methods})
@@ -147,7 +122,7 @@ def messages_of(
     grid: Grid,
     cohort: Sequence[int],
 ) -> list[Message]:
-    """The messages of a round of training that a strategy sends: one to each of a cohort, to nobody else."""
+    """The messages of a round that a strategy sends: one to each of a cohort, to nobody else."""
     advice = (
         f"the cohort of {len(cohort)} is drawn by ShuffleStrategy, and the inner strategy must send to all "
         "of it: give it fraction_train=1.0, and min_train_nodes and min_available_nodes of at most the cohort"
@@ -210,9 +185,7 @@ def _named(strategy: Strategy, attribute: str, otherwise: str) -> str:
 
 
 class CohortView(WrappedGrid):
-    """Another grid as if only the cohort were connected. There will be no more, so a strategy that keeps
-    looking for enough nodes is stopped.
-    """
+    """Another grid as if only the cohort were connected; a strategy that waits for more is stopped."""
 
     def __init__(self, grid: Grid, *, cohort: Sequence[int], advice: str) -> None:
         super().__init__(grid)
@@ -230,9 +203,7 @@ class CohortView(WrappedGrid):
 
 @dataclass(frozen=True)
 class ModelState:
-    """What a run is resumed from: the model, what the inner strategy keeps between rounds, by
-    :func:`strategy_state`, and the clipping norm of the next round, if it adapts.
-    """
+    """What a run is resumed from: the model, :func:`strategy_state`, and a clipping norm that adapts."""
 
     arrays: ArrayRecord
     strategy: Any = None
@@ -258,18 +229,19 @@ class ModelState:
         """Read what :meth:`to_bytes` wrote."""
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-                header = json.loads(archive["header"].tobytes())
+
+                def held(value: dict[str, Any]) -> Any:
+                    return archive[value[_ARRAY_KEY]] if value.keys() == {_ARRAY_KEY} else value
+
+                header = json.loads(archive["header"].tobytes(), object_hook=held)
                 arrays = {name: Array(archive[f"model-{i}"]) for i, name in enumerate(header["names"])}
-                state = _unpacked(header["strategy"], archive)
-                return cls(ArrayRecord(arrays), state, header["clipping_norm"])
+                return cls(ArrayRecord(arrays), header["strategy"], header["clipping_norm"])
         except (KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile, json.JSONDecodeError) as error:
             raise ValueError("these bytes are not a checkpoint") from error
 
 
 def strategy_state(strategy: object) -> Any:
-    """What an inner strategy keeps between rounds: its ``state_dict()``, or the moments of Flower's
-    optimisers; None if it has neither, and then it starts afresh when a run is resumed.
-    """
+    """What a strategy keeps between rounds: its ``state_dict()``, or the moments of Flower's optimisers."""
     if _has_state_dict(strategy):
         return cast(Any, strategy).state_dict()
     moments = {name: getattr(strategy, name, None) for name in ("m_t", "v_t", "momentum_vector")}
@@ -313,13 +285,3 @@ def _packed(value: Any, held: dict[str, NDArray[Any]]) -> Any:
         f"a strategy's state holds a {type(value).__name__}; it may hold mappings with string keys, lists, "
         "NumPy arrays, numbers, strings, bools and None"
     )
-
-
-def _unpacked(value: Any, archive: Mapping[str, NDArray[Any]]) -> Any:
-    if isinstance(value, list):
-        return [_unpacked(entry, archive) for entry in value]
-    if isinstance(value, dict):
-        if value.keys() == {_ARRAY_KEY}:
-            return archive[value[_ARRAY_KEY]]
-        return {key: _unpacked(entry, archive) for key, entry in value.items()}
-    return value

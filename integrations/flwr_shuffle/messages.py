@@ -1,13 +1,18 @@
-"""What server and clients send each other: an instruction, and a payload or a refusal in reply."""
+"""What server, clients and service nodes send each other.
+
+A *service node* is a SuperNode of another organisation that does one step of a round and is no client: a
+mix node or an aggregator. Its answers are signed, for the very request that they answer.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import StrEnum
-from functools import cache
+from functools import cache, cached_property
 from types import NoneType, UnionType
 from typing import Annotated, Any, Self, Union, cast, get_args, get_origin, get_type_hints
 
@@ -15,16 +20,25 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict, UserConfigValue
 
 # Flower gives the codes of errors no public address.
 from flwr.common.constant import ErrorCode
+from typing_extensions import override
 
 from flwr_shuffle.updates import MOST_METRICS, Metric, UpdateTerms, of_kind, text_of
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Count, Ranged, byte_string, in_range, whole_number
+from shuffle_plugins.core.checks import Count, Ranged, byte_string, in_range, whole_number
 from shuffle_plugins.mechanisms import spec_from_json
 from shuffle_plugins.mechanisms.base import CountRange
 from shuffle_plugins.mechanisms.spec import Spec
-from shuffle_plugins.secure_aggregation import ResidueLayout, SumTerms, VerifiedTerms
-from shuffle_plugins.shuffler import RoundContext
-from shuffle_plugins.shuffler.keys import KEY_BYTES
+from shuffle_plugins.secure_aggregation import ResidueLayout, Residues, Sealed, SumTerms, VerifiedTerms
+from shuffle_plugins.secure_aggregation.aggregator import aggregation_digest, answer_statement
+from shuffle_plugins.secure_aggregation.prio3.prio3 import SEED_SIZE
+from shuffle_plugins.shuffler import BatchRefused, BatchRequest, MixedStatement, Refusal, RoundContext
+from shuffle_plugins.shuffler.keys import KEY_BYTES, has_signed
+from shuffle_plugins.shuffler.service import (
+    CHALLENGE_BYTES,
+    BatchService,
+    refusal_statement,
+    role_statement,
+)
 from shuffle_plugins.shuffler.shuffler import TOKEN_BYTES
 
 MESSAGE_VERSION = 3  # of all messages of this package; nobody reads one of another version
@@ -37,10 +51,9 @@ class WrongVersionError(ValueError):
 
 
 class Wire(Ranged):
-    """A dataclass that travels as one ``ConfigRecord``, with an entry for each field.
-
-    Numbers, texts, bytes and lists of bytes are entries as they are; everything else is an entry of JSON. A
-    field that has its default value is left out: Flower cannot count the bytes of an empty one.
+    """A dataclass that travels as one ``ConfigRecord``, with an entry for each field: of JSON, unless it is a
+    number, a text, bytes or a list of bytes. Defaults are left out: Flower cannot count the bytes of an empty
+    entry.
     """
 
     def to_record(self) -> ConfigRecord:
@@ -54,10 +67,8 @@ class Wire(Ranged):
 
     @classmethod
     def from_record(cls, record: object) -> Self:
-        """Read what :meth:`to_record` wrote.
-
-        WrongVersionError for another version; ValueError if it is anything else, or an entry is missing,
-        unknown, of another type or out of range.
+        """Read what :meth:`to_record` wrote; WrongVersionError for another version, ValueError for anything
+        else.
         """
         if not isinstance(record, ConfigRecord):
             raise ValueError(f"a message is a ConfigRecord, got {type(record).__name__}")
@@ -93,7 +104,7 @@ _entries: Callable[[Any], dict[str, tuple[Any, Any]]] = cache(_fields)
 def _present(kind: Any) -> Any:
     """The type of a value that is not None."""
     given = [each for each in get_args(kind) if each is not NoneType]
-    return given[0] if get_origin(kind) in (Union, UnionType) else kind
+    return given[0] if get_origin(kind) in (Union, UnionType) and len(given) == 1 else kind
 
 
 def _entry(kind: Any, value: Any) -> Any:
@@ -128,6 +139,9 @@ def _made(kind: Any, value: Any) -> Any:
     if _present(kind) is not kind:
         return None if value is None else _made(_present(kind), value)
     inside = get_args(kind)
+    if get_origin(kind) in (Union, UnionType):  # of dataclasses with different fields
+        names = _of_type(dict, value).keys()
+        [kind] = [each for each in inside if {one.name for one in fields(each)} == names]
     if get_origin(kind) is tuple:
         return tuple(_made(inside[0], each) for each in _of_type(list, value))
     if get_origin(kind) is dict:
@@ -202,94 +216,64 @@ class ClientRefusal(StrEnum):
 
     NO_INSTRUCTION = "shuffle: this client trains in shuffled rounds only, and the message has no instruction"
     BAD_INSTRUCTION = "shuffle: the instruction is malformed"
-    BAD_MODEL = (
-        "shuffle: the message must hold one ArrayRecord of floating-point arrays; integer arrays may "
-        "be among them"
-    )
+    BAD_MODEL = "shuffle: the message must hold the model as its one ArrayRecord, with floating-point arrays"
     BAD_MECHANISM = "shuffle: this client cannot build the mechanism for this model"
     SEALED_SUM = (
-        "shuffle: the server asks for one client's share of a multi-message sum as a sealed report, but a "
-        "single share is not private; the server must use SharedSumStage or SummingStage"
+        "shuffle: a client's share of a sum is not private by itself, and the server asks for it as a sealed "
+        "report: it must use SharedSumStage or SummingStage"
     )
-    UNSHARED = (
-        "shuffle: this client has pinned aggregators and sends nothing but shares of its counts to them and "
-        "the server"
+    PINNED = (
+        "shuffle: this client has pinned mixers or aggregators, and sends nothing but what is sealed to them"
     )
-    NO_AGGREGATORS = (
-        "shuffle: counts are shared with aggregators that the client has pinned; set "
-        "shuffle-aggregator-public-keys and shuffle-signing-key-file in its node_config"
+    NOT_PINNED = (
+        "shuffle: reports are sealed to mixers or aggregators that the client has pinned; set "
+        "shuffle-mixer-public-key or shuffle-aggregator-public-keys, and shuffle-signing-key-file, in its "
+        "node_config"
     )
-    OTHER_AGGREGATORS = (
-        "shuffle: the server's aggregators are not those that this client has pinned, or are in another "
-        "order: aggregator_public_keys of its stage and shuffle-aggregator-public-keys must be the same list"
+    OTHER_PINNED = (
+        "shuffle: the server's mixers or aggregators are not those that this client has pinned, or are in "
+        "another order: the keys of the server's stage and shuffle-mixer-public-key or "
+        "shuffle-aggregator-public-keys must be the same list"
     )
     NO_COUNTS = "shuffle: this mechanism has no whole-number counts that could be shared"
     SERVICE_NODE = (
-        "shuffle: this node is a mix node or an aggregator (shuffle-role in its node_config), and trains "
-        "nothing; the server's stage does not know it: ShuffleStrategy needs "
-        "shuffler=MixNodeStage(mixer_public_key=...) or SharedSumStage(aggregator_public_keys=...)"
+        "shuffle: this node is a mix node or an aggregator (shuffle-role in its node_config), unknown to the "
+        "server: ShuffleStrategy needs shuffler=MixNodeStage(mixer_public_key=...) or "
+        "SharedSumStage(aggregator_public_keys=...)"
     )
     BAD_SETTINGS = "shuffle: the client's node_config is not valid; the client's own log says why"
-    NO_EVALUATE = (
-        "shuffle: this client does not send evaluation results without protection; to allow it, set "
-        "shuffle-allow-evaluate=true in its node_config, or, in a simulation, ShuffleMod(allow=['evaluate'])"
+    NOT_ALLOWED = (
+        "shuffle: this client answers no message of this type without protection; to allow it, set "
+        "shuffle-allow-evaluate=true in its node_config, or the same of query, get-parameters or "
+        "get-properties; in a simulation ShuffleMod(allow=['evaluate'])"
     )
-    NO_QUERY = (
-        "shuffle: this client does not answer queries; to allow it, set shuffle-allow-query=true in its "
-        "node_config, or, in a simulation, ShuffleMod(allow=['query'])"
-    )
-    NO_GET_PARAMETERS = (
-        "shuffle: this client does not send its model without protection; its operator allows it by "
-        "shuffle-allow-get-parameters=true in node_config"
-    )
-    NO_GET_PROPERTIES = (
-        "shuffle: this client does not tell its properties; its operator allows it by "
-        "shuffle-allow-get-properties=true in node_config"
-    )
-    UNKNOWN_TYPE = "shuffle: this client does not answer messages of this type"
     NO_LIMITS = (
         "shuffle: the client has no limits; set shuffle-max-local-epsilon in its node_config, or, in a "
         "simulation, ShuffleMod(limits=ClientLimits(max_local_epsilon=..., max_rounds=...))"
     )
     NO_TOTAL = (
         "shuffle: the client has no limit over all its rounds; set shuffle-max-rounds or "
-        "shuffle-max-total-local-epsilon in its node_config (with shuffle-mixer-public-key set, "
-        "shuffle-max-epsilon and shuffle-delta are enough), or, in a simulation, "
-        "ShuffleMod(limits=ClientLimits(max_local_epsilon=..., max_rounds=...))"
+        "shuffle-max-total-local-epsilon in its node_config (with a pinned key shuffle-max-epsilon and "
+        "shuffle-delta are enough), or, in a simulation, ShuffleMod(limits=ClientLimits(max_rounds=..., ...))"
     )
-    NO_LEDGER = (
-        "shuffle: the client's node_config sets limits but no shuffle-ledger-file, which is needed to count "
-        "what is spent over all runs"
-    )
+    NO_LEDGER = "shuffle: the client's node_config sets limits, and no shuffle-ledger-file to count in"
     LOCAL_DELTA = "shuffle: the mechanism's local delta exceeds shuffle-max-local-delta"
-    UNSEALED = "shuffle: this client has pinned a mixer's key and does not send unsealed reports"
-    OTHER_MIXERS = (
-        "shuffle: the server has another number of mixers in a cascade than this client has pinned in "
-        "shuffle-mixer-public-key"
-    )
-    NO_MIXER_KEY = "shuffle: sealed reports need shuffle-mixer-public-key and shuffle-signing-key-file"
     BAD_SIGNING_KEY = "shuffle: the client's signing key cannot be read"
-    BAD_ANALYZER_KEY = "shuffle: reports cannot be sealed to the analyzer's key that the server sent"
     LEDGER = "shuffle: the client's ledger cannot be used"
     MAX_LOCAL_EPSILON = "shuffle: the round's local epsilon exceeds the client's limit"
     NO_SUMS = (
         "shuffle: a share of this sum has no finite local epsilon; a client agrees to such sums by "
-        "shuffle-max-local-epsilon=inf with shuffle-max-epsilon and shuffle-delta, or "
-        "ClientLimits(max_local_epsilon=math.inf, max_epsilon=..., delta=...)"
+        "shuffle-max-local-epsilon=inf with shuffle-max-epsilon and shuffle-delta"
     )
-    SUMS_ALONE = (
+    NOT_SUMMED = (
         "shuffle: this client agrees to sums alone (shuffle-max-local-epsilon=inf), not to reports by "
         "themselves; to those it agrees by a finite shuffle-max-local-epsilon"
     )
     MAX_ROUNDS = "shuffle: the client has taken part in as many rounds as it agrees to"
-    MAX_TOTAL_LOCAL_EPSILON = "shuffle: the round would exceed the client's total local epsilon"
-    MIN_REPORTS = (
-        "shuffle: the server promises fewer reports in a round than the client's shuffle-min-reports"
-    )
+    MAX_TOTAL = "shuffle: the round would exceed the client's total local epsilon"
+    FEW_REPORTS = "shuffle: the server promises fewer reports in a round than shuffle-min-reports"
     MAX_EPSILON = "shuffle: the round could take the client's certified epsilon over its shuffle-max-epsilon"
-    TOKEN_SPENT = (
-        "shuffle: the client has answered this round before, or another node counts in the same ledger file"
-    )
+    TOKEN_SPENT = "shuffle: this round was answered before, or another node counts in the same ledger file"
     TRAINING_FAILED = "shuffle: training failed on the client"
     INTERNAL = "shuffle: the client failed; its own log says why"
 
@@ -332,18 +316,14 @@ class Instruction(Wire):
     """What a server asks of every client it invites to a round; all of them must get the same.
 
     Attributes:
-        token: 16 random bytes, new for each attempt at a round.
-        server_round: number of the round within the run, from 0.
+        token: new for each attempt at a round.
         participation: probability with which a client takes part. Otherwise it sends a dummy, or, to a sum, a
             share of the zero vector.
         analyzer_key: public X25519 key to which reports are sealed; empty for unsealed payloads.
-        minimum: fewest reports that are let through together. Sealed reports are bound to it, so a mixer
-            gives out no fewer.
-        metrics: what is reported of an evaluation; empty in training, where the model's update is reported.
-        mixers: how many mixers the cascade of a sealed round has.
-        records_per_client: m, the records that each client has. If it is more than 1, the client draws some
-            of them, trains on each by itself, and reports on each.
-        samples_per_client: s, how many of its records a client draws; so many reports it sends.
+        minimum: fewest reports that are let through together. Sealed reports are bound to it.
+        metrics: what is reported of an evaluation; empty in training.
+        records_per_client, samples_per_client: as of :class:`Updates`; the client sends a report on each
+            record that it draws.
     """
 
     token: Annotated[bytes, byte_string(TOKEN_BYTES)]
@@ -403,10 +383,8 @@ def instruction_of(message: Message) -> Instruction | None:
 
 
 def context_of(instruction: Instruction, *, dim: int) -> RoundContext:
-    """What envelopes of this round are bound to: an envelope opens only under an equal context.
-
-    The fingerprint covers the whole instruction and ``dim``, that of :meth:`Instruction.report_dim`. If a
-    server told one client to take part more often than the others, that client's envelope would be refused.
+    """What envelopes of this round are bound to: the whole instruction, and :meth:`Instruction.report_dim`.
+    If a server told one client another round than the others, that client's envelope would be refused.
     """
     asked = repr(sorted(instruction.to_record().items())).encode()
     fingerprint = instruction.mechanism.fingerprint(dim=dim)
@@ -470,12 +448,11 @@ def with_record(message: Message, place: int) -> Message:
 
 def drawn_record(message: Message) -> int:
     """The place, from 0 to m − 1, of the record on which a client app is to train on this message, with
-    ``Updates(records_per_client=m)``.
+    ``Updates(records_per_client=m)``; ValueError if no record was drawn.
 
-    The mod calls the app once for each record that it drew. What the app returns may depend on that record
-    alone and on the message: not on other records, nor on what it kept of earlier calls. A client with fewer
-    than m records returns the model as it is for the places that it lacks, or raises. ValueError if the
-    round's strategy draws no records, or the app's first mod is no ``ShuffleMod``.
+    What the app returns may depend on that record alone and on the message: not on other records, nor on what
+    it kept of earlier calls. A client with fewer than m records returns the model as it is for the places
+    that it lacks, or raises.
     """
     record = message.content.get(DRAWN_KEY) if message.has_content() else None
     place = record.get("place") if isinstance(record, ConfigRecord) else None
@@ -488,6 +465,283 @@ def drawn_record(message: Message) -> int:
 
 
 def copied(content: RecordDict) -> RecordDict:
-    """The content with records of its own, whose arrays and values are shared."""
+    """The content with records of its own, whose values are shared."""
     kept: dict[str, Any] = dict(content.items())
     return RecordDict({key: type(record)(dict(record.items())) for key, record in kept.items()})
+
+
+SERVICE_KEY = "shuffle-mix"  # of the one ConfigRecord in each of these messages
+
+
+class ServiceMessage(Wire):
+    """A message whose content is its own record and nothing else."""
+
+    def to_content(self) -> RecordDict:
+        """The message as a content."""
+        return RecordDict({SERVICE_KEY: self.to_record()})
+
+    @classmethod
+    def from_content(cls, content: RecordDict) -> Self:
+        """Read what :meth:`to_content` wrote; errors as of :meth:`from_record`."""
+        if list(content) != [SERVICE_KEY]:
+            raise ValueError(f"the content is one ConfigRecord {SERVICE_KEY!r}")
+        return cls.from_record(content[SERVICE_KEY])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleQuestion(ServiceMessage):
+    """The question for a node's role: a challenge, since anybody can state a public key."""
+
+    challenge: Annotated[bytes, byte_string(CHALLENGE_BYTES)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRole(ServiceMessage):
+    """What a service node says of itself, signed for a challenge and as one node of a run: the key to which
+    clients seal, which the server never passes on to them, and the fewest reports that it gives out.
+    """
+
+    public_key: Annotated[bytes, byte_string(KEY_BYTES)]
+    minimum: Annotated[int, whole_number(at_least=2)]
+    signature: bytes
+
+    @classmethod
+    def signed(cls, service: BatchService, *, challenge: bytes, run: str, node: int) -> Self:
+        """The role of a service."""
+        unsigned = cls(public_key=service.public_key.sealing, minimum=service.minimum, signature=b"")
+        said = unsigned._statement(role=Role(service.role), challenge=challenge, run=run, node=node)
+        return cls(public_key=unsigned.public_key, minimum=unsigned.minimum, signature=service.sign(said))
+
+    def holds(self, *, role: Role, challenge: bytes, run: str, node: int, verifying_key: bytes) -> bool:
+        """Whether the owner of a key has signed this role for this challenge."""
+        said = self._statement(role=role, challenge=challenge, run=run, node=node)
+        return has_signed(verifying_key, self.signature, said)
+
+    def _statement(self, **told: Any) -> bytes:
+        return role_statement(sealing_key=self.public_key, minimum=self.minimum, **told)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unable(ServiceMessage):
+    """The reply of a node that cannot sign."""
+
+    code: Refusal
+
+
+def refusal_in(content: RecordDict) -> Refusal | None:
+    """The code of an :class:`Unable`; None if the content is something else."""
+    record = content.get(SERVICE_KEY)
+    if not isinstance(record, ConfigRecord) or "code" not in record:
+        return None
+    return Unable.from_content(content).code
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer(ServiceMessage):
+    """A service node's signed answer to a request of a round.
+
+    Attributes:
+        rejected: which envelopes were dropped, by position, and why.
+        refusal: why there is nothing else.
+        said: what a mixer has signed of a batch.
+        items: what came out of a mixer, or a part of it.
+        total: what the seeds or the verified shares add up to.
+        shares: about proofs, in the order of the good envelopes.
+        signature: of all this and the request; of a batch it is in ``said``.
+    """
+
+    token: bytes
+    rejected: dict[int, Refusal] = field(default_factory=dict)
+    refusal: Refusal | None = None
+    said: MixedStatement | None = None
+    items: list[bytes] = field(default_factory=list)
+    total: bytes = b""
+    shares: list[bytes] = field(default_factory=list)
+    signature: bytes = b""
+
+
+class ServiceRequest(ServiceMessage):
+    """What is asked of a service node in a round."""
+
+    @property
+    @abstractmethod
+    def token(self) -> bytes:
+        """Tells this round from all others."""
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """How many envelopes the node is to work on."""
+
+    @property
+    @abstractmethod
+    def digest(self) -> bytes:
+        """Digest of the request, 32 bytes."""
+
+    def declined(self, code: Refusal, rejected: Mapping[int, Refusal]) -> bytes:
+        """What the node signs if it gives nothing back."""
+        return refusal_statement(request=self.digest, code=code, rejected=rejected)
+
+    def refused(self, refused: BatchRefused, *, service: BatchService) -> Answer:
+        """The signed answer that there is nothing for this request."""
+        signature = service.sign(self.declined(refused.code, refused.rejected))
+        rejected = dict(refused.rejected)
+        return Answer(token=self.token, rejected=rejected, refusal=refused.code, signature=signature)
+
+    @abstractmethod
+    def read(self, content: RecordDict, *, verifying_key: bytes) -> Answer:
+        """A node's answer, signed for this very request, with what was asked for.
+
+        BatchRefused with the node's own code and the envelopes it dropped; WRONG_ROUND for an answer to
+        another round; NOT_PROVEN if it is not signed for this request or has other items. ValueError for
+        anything else.
+        """
+
+    def _answer(self, content: RecordDict, verifying_key: bytes) -> Answer:
+        """The answer if it is no refusal; what else it holds the caller has to check."""
+        if refusal_in(content) is not None:
+            raise BatchRefused(Refusal.NOT_PROVEN)
+        answer = Answer.from_content(content)
+        if answer.token != self.token:
+            raise BatchRefused(Refusal.WRONG_ROUND)
+        if not all(0 <= position < self.count for position in answer.rejected):
+            raise ValueError("a dropped envelope that was not sent")
+        if answer.refusal is not None:
+            said = self.declined(answer.refusal, answer.rejected)
+            if not has_signed(verifying_key, answer.signature, said):
+                raise BatchRefused(Refusal.NOT_PROVEN)
+            raise BatchRefused(answer.refusal, answer.rejected)
+        return answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixMessage(ServiceRequest):
+    """A piece of a batch on its way to a mix node, or the question for a part of what came out.
+
+    The answer to the last piece holds what the mixer has signed of the batch, and the first part of it.
+
+    Attributes:
+        first: position of the first item among all, of the piece or of what is asked for.
+        most: how many items are asked for, or may come with the answer to the last piece.
+        items: the piece; empty to ask for a part of what came out.
+    """
+
+    request: BatchRequest
+    first: int
+    most: Count
+    items: list[bytes] = field(default_factory=list)
+
+    @property
+    @override
+    def token(self) -> bytes:
+        return self.request.context.token
+
+    @property
+    @override
+    def count(self) -> int:
+        return self.request.count
+
+    @property
+    @override
+    def digest(self) -> bytes:
+        return self.request.digest()
+
+    @override
+    def read(self, content: RecordDict, *, verifying_key: bytes) -> Answer:
+        answer = self._answer(content, verifying_key)
+        last = bool(self.items) and self.first + len(self.items) == self.count
+        if (answer.said is not None) != last:
+            raise ValueError("a mixer says what it has mixed after the last piece")
+        gives = 0 if self.items else self.most
+        if answer.said is not None:
+            self.request.check_said(answer.said)
+            gives = min(self.most, answer.said.count)
+        if len(answer.items) != gives:
+            raise BatchRefused(Refusal.NOT_PROVEN)
+        return answer
+
+
+class Step(StrEnum):
+    """What an aggregator is asked to do with a round's envelopes: say which are not good, and answer about
+    the range proofs of the others, if there are any; or add up all of them, or nothing.
+    """
+
+    CHECK = "check"
+    ADD = "add"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregateRequest(ServiceRequest):
+    """A round's sealed seeds, on their way to one aggregator.
+
+    Attributes:
+        terms: what the aggregators have to agree on.
+        minimum: fewest clients of which the server wants a sum.
+        commitments, envelopes: of each client, the digest of its share, and its seed sealed to this
+            aggregator.
+        verify_key: for proofs to be verified; empty otherwise.
+        messages: of clients whose proofs hold, their verifier messages.
+    """
+
+    step: Step
+    terms: SumTerms | VerifiedTerms
+    minimum: Annotated[int, whole_number(at_least=2)]
+    commitments: list[bytes]
+    envelopes: list[bytes]
+    verify_key: Annotated[bytes, byte_string(0, SEED_SIZE)] = b""
+    messages: list[bytes] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        proven = self.step if isinstance(self.terms, VerifiedTerms) else None
+        messages = self.count if proven is Step.ADD else 0
+        found = len(self.commitments), bool(self.verify_key), len(self.messages)
+        if found != (self.count, proven is Step.CHECK, messages):
+            raise ValueError(f"what comes with the envelopes does not go with the step {self.step}")
+
+    @property
+    @override
+    def token(self) -> bytes:
+        return self.terms.context.token
+
+    @property
+    @override
+    def count(self) -> int:
+        return len(self.envelopes)
+
+    @property
+    def sealed(self) -> list[Sealed]:
+        """What an aggregator takes of each client."""
+        return list(map(Sealed, self.commitments, self.envelopes))
+
+    @cached_property
+    @override
+    def digest(self) -> bytes:
+        return aggregation_digest(
+            step=self.step,
+            terms=self.terms,
+            minimum=self.minimum,
+            commitments=self.commitments,
+            envelopes=self.envelopes,
+            further=[self.verify_key, *self.messages] if isinstance(self.terms, VerifiedTerms) else (),
+        )
+
+    def said(self, answer: Answer) -> bytes:
+        """What the aggregator signs of its answer."""
+        given = answer.shares if self.step is Step.CHECK else (answer.total,)
+        return answer_statement(request=self.digest, rejected=answer.rejected, given=given)
+
+    @override
+    def read(self, content: RecordDict, *, verifying_key: bytes) -> Answer:
+        answer = self._answer(content, verifying_key)
+        if not has_signed(verifying_key, answer.signature, self.said(answer)):
+            raise BatchRefused(Refusal.NOT_PROVEN)
+        proven = isinstance(self.terms, VerifiedTerms)
+        if self.step is Step.CHECK:
+            if len(answer.shares) != (self.count - len(answer.rejected) if proven else 0):
+                raise ValueError("there is an answer about each proof of a good envelope")
+        elif answer.rejected:
+            raise ValueError("all clients that are asked for are added up, or none")
+        elif not proven:
+            Residues.from_bytes(answer.total, layout=self.terms.layout)
+        return answer

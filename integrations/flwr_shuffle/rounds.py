@@ -17,13 +17,20 @@ from flwr.serverapp import Grid
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from torch import Tensor
 
-from flwr_shuffle.grids import AnonymousReply, InProcessGrid, ShuffleGrid, Waiting, innermost, model_of
+from flwr_shuffle.grids import (
+    SIMULATED_HEARTBEAT,
+    Anonymous,
+    AnonymousReply,
+    ShuffleGrid,
+    Total,
+    Waiting,
+    model_of,
+    valid_sum,
+)
 from flwr_shuffle.messages import RECORD_KEY, Instruction
 from flwr_shuffle.settings import Invitation, Settings
-from flwr_shuffle.stages import Anonymous, Needed, Total, valid_sum
 from flwr_shuffle.updates import (
     Layout,
-    Metric,
     PrivateEvaluation,
     UpdateTerms,
     running_statistics,
@@ -39,7 +46,6 @@ from shuffle_plugins.shuffler.shuffler import TOKEN_BYTES
 _log = logging.getLogger("flwr")
 
 _MENTION_EVERY = 10.0  # seconds between two lines about progress
-_LONGEST_HEARTBEAT = 86_400.0  # seconds; a SuperNode's is half an hour at most, a simulated node's is ages
 _ENOUGH_ERRORS = 20  # with no participant in between; if each client took part with probability ½: 2**-20
 
 
@@ -52,10 +58,8 @@ class ClientsRefused(RuntimeError):
 
 
 class SpendingRecord:
-    """Records each round at its highest possible cost before it is sent, at its own cost before its release.
-
-    A round that was begun and not ended, ``under_way``, stays charged at its highest possible cost. Rounds
-    are kept in a ledger, which outlives this process, or in an accountant alone.
+    """Records each round at its highest possible cost before it is sent, at its own cost before its release,
+    in a ledger, or in an accountant alone. ``under_way`` is a round that was begun and not ended.
     """
 
     def __init__(self, kept: BudgetLedger | FederatedAccountant, *, settings: Settings) -> None:
@@ -76,10 +80,7 @@ class SpendingRecord:
         return accountant
 
     def reload(self) -> None:
-        """Take over what the ledger knows by now, other processes' rounds included; a run begins.
-
-        Node ids are of one run, so participants of earlier ones are not recognised.
-        """
+        """Take over what the ledger knows by now; a run begins, whose participants have new names."""
         self.settle()
         if self.ledger is not None:
             self.accountant.load_state_dict(self.ledger.accountant().state_dict())
@@ -145,9 +146,8 @@ class SpendingRecord:
     def end(
         self, actual: FederatedRound | None, *, participants: Iterable[str] | None, released: bool
     ) -> None:
-        """Record what the round under way cost, before anything computed from its reports is released.
-
-        Not ``released``, it costs what reports cost that were seen all the same; nothing if that is None.
+        """Record what the round under way cost, before anything computed from its reports is released; None
+        if nobody has seen its reports.
         """
         if self.under_way is None:
             raise RuntimeError("no round is under way")
@@ -172,8 +172,7 @@ class SpendingRecord:
 class SentRound:
     """A round that was sent: what clients were told, the model, and whom it was sent to.
 
-    ``worst`` is the highest cost that it can have, ``checked`` the round that the budget was asked about. The
-    instruction's number counts rounds of earlier runs of the model.
+    ``worst`` is the highest cost that it can have, ``checked`` the round that the budget was asked about.
     """
 
     instruction: Instruction
@@ -185,10 +184,7 @@ class SentRound:
     checked: FederatedRound
 
     def mean(self, total: Total) -> Tensor:
-        """The estimated mean over those who took part, (dim,).
-
-        How many took part of those who added to a sum is not known: the number expected stands for it.
-        """
+        """The estimated mean over those who took part, (dim,); to a sum, over as many as are expected to."""
         summed = self.invitation.mechanism.must_be_summed
         return total.sum / (total.reports * (self.instruction.participation if summed else 1.0))
 
@@ -247,20 +243,14 @@ class Rounds:
         return cohort
 
     def begin(
-        self,
-        messages: list[Message],
-        *,
-        server_round: int,
-        asked: UpdateTerms | PrivateEvaluation,
+        self, messages: list[Message], *, server_round: int, asked: UpdateTerms | PrivateEvaluation
     ) -> None:
-        """Ask the budget, put the instruction into the messages, and record the round before they are sent.
-
-        ``asked`` for is training by some terms, or an evaluation. Nothing is recorded if the budget does not
-        allow it (PrivacyBudgetExhausted).
+        """Ask the budget (PrivacyBudgetExhausted), put the instruction into the messages of a training or an
+        evaluation, and record the round.
         """
-        settings = self._settings
-        evaluation = asked if isinstance(asked, PrivateEvaluation) else None
-        kind = MessageType.TRAIN if evaluation is None else MessageType.EVALUATE
+        settings, stage, updates = self._settings, self._settings.stage, self._settings.updates
+        training = isinstance(asked, UpdateTerms)
+        kind = MessageType.TRAIN if training else MessageType.EVALUATE
         for message in messages:
             if message.metadata.message_type.split(".")[0] != kind or RECORD_KEY in message.content:
                 raise ValueError(
@@ -268,53 +258,44 @@ class Rounds:
                     f"{RECORD_KEY!r}, which is the instruction's"
                 )
         key, arrays = model_of(messages)
-        metrics: tuple[Metric, ...] = ()
         if isinstance(asked, UpdateTerms):
-            terms = replace(asked, trained=trained_names(arrays, wanted=settings.updates.trained))
             self._log_statistics(running_statistics(arrays))
-            spec, updates = settings.mechanism, settings.updates
-            records, samples = updates.records_per_client, updates.samples_per_client
+            what: dict[str, Any] = {
+                "mechanism": settings.mechanism,
+                "update": replace(asked, trained=trained_names(arrays, wanted=updates.trained)),
+                "records_per_client": updates.records_per_client,
+                "samples_per_client": updates.samples_per_client,
+            }
         else:
-            terms, spec, metrics, records, samples = (
-                UpdateTerms(),
-                settings.spec_of(asked),
-                asked.ranges,
-                1,
-                1,
-            )
-        layout = Layout.of(arrays, trained=terms.trained)
-        mechanism = spec.build(dim=len(metrics) or layout.dim + terms.bits)
-        fewest = settings.fewest_reports
+            what = {"mechanism": settings.spec_of(asked), "metrics": asked.ranges}
+        instruction = Instruction(
+            token=secrets.token_bytes(TOKEN_BYTES),
+            run=self._run,
+            server_round=server_round,
+            participation=settings.sampling.participation,
+            analyzer_key=stage.analyzer_key,
+            minimum=settings.fewest_reports,
+            mixers=stage.mixers,
+            **what,
+        )
+        layout = Layout.of(arrays, trained=instruction.update.trained)
+        mechanism = instruction.mechanism.build(dim=instruction.report_dim(layout.dim))
+        instruction = replace(instruction, shared=stage.shared(mechanism, clients=len(messages)))
+        fewest, samples = instruction.minimum, instruction.samples_per_client
         invitation = Invitation(
             mechanism=mechanism,
             candidates=self._connected,
             invited=len(messages),
             fewest=fewest,
-            hides_shares=settings.stage.hides_shares,
+            hides_shares=stage.hides_shares,
             samples=samples,
         )
         worst = settings.sampling.accounted(invitation, answered=fewest, reports=fewest)
         checked = settings.sampling.planned(invitation)
-        shared = settings.stage.shared(mechanism, clients=len(messages))
         self._record.check_budget(checked)
-        if evaluation is None:
+        if training:
             self._log_outlook(mechanism, len(messages) * samples * settings.sampling.participation)
-        settings.stage.needed = self._needed(invitation)
-        instruction = Instruction(
-            token=secrets.token_bytes(TOKEN_BYTES),
-            run=self._run,
-            server_round=server_round,
-            mechanism=spec,
-            participation=settings.sampling.participation,
-            analyzer_key=settings.stage.analyzer_key,
-            minimum=fewest,
-            metrics=metrics,
-            update=terms,
-            mixers=settings.stage.mixers,
-            shared=shared,
-            records_per_client=records,
-            samples_per_client=samples,
-        )
+        stage.fewest_answers = self._fewest_answers(invitation)
         record = instruction.to_record()
         for message in messages:
             message.content[RECORD_KEY] = record
@@ -330,10 +311,8 @@ class Rounds:
         )
 
     def receive(self, replies: Iterable[Message]) -> tuple[SentRound, Total] | None:
-        """The round that was sent, with the sum of its reports, once its cost is recorded.
-
-        None if nothing is to be released. PrivacyBudgetExhausted if fewer reports or a higher sampling rate
-        than planned made the round cost more, and the budget does not cover it.
+        """The round that was sent, with the sum of its reports, once its cost is recorded; None if nothing is
+        to be released. PrivacyBudgetExhausted if it cost more than planned, and than the budget covers.
         """
         received = list(replies)
         sent, self._sent = self._sent, None
@@ -390,40 +369,30 @@ class Rounds:
         return sent, total
 
     def _note_connected(self, candidates: Iterable[int]) -> None:
-        """Count participation anew if a node has joined: it may be one that took part and was restarted.
-
-        To Flower it is another node then, and the old one counts as connected for a while.
-        """
+        """Count participation anew if a node has joined: it may be one that took part and was restarted."""
         joined = frozenset(candidates) - self._seen
         if joined and self._seen:
             _log.info(
-                "%d nodes joined. They may be clients that took part before and were restarted: from now on, "
-                "ε against the server assumes that each client may be the one that has taken part "
-                "most often so far",
+                "%d nodes joined. They may be clients that took part before and were restarted: ε against "
+                "the server assumes that each may be the one that has taken part most often so far",
                 len(joined),
             )
             self._record.rename()
         self._seen |= joined
 
     def _log_statistics(self, names: list[str]) -> None:
-        """Log that running statistics are not trained, if there are other ones than in the round before."""
         if names and names != self._statistics:
-            shown, more = ", ".join(names[:5]), f" and {len(names) - 5} more" if len(names) > 5 else ""
             _log.warning(
-                "Running statistics stay at the server's values: %s%s. With noise a variance would soon be "
+                "Running statistics stay at the server's values: %s. With noise a variance would soon be "
                 "negative. Take another normalization, such as GroupNorm, or evaluate with statistics of "
                 "public data",
-                shown,
-                more,
+                ", ".join(names),
             )
         self._statistics = names
 
     def _log_outlook(self, mechanism: PrivateSum, reports: float) -> None:
-        """Log how a round's noise compares with the largest mean that clipping allows; warn if noise wins.
-
-        Logged again only if the model or (by a factor of 2) the reports change.
-        """
-        case = (mechanism.dim, round(math.log2(reports)))
+        """Log how a round's noise compares with the largest mean that can be; warn if noise wins."""
+        case = (mechanism.dim, round(math.log2(reports)))  # again only if one of both is another
         if case == self._logged:
             return
         self._logged = case
@@ -452,32 +421,25 @@ class Rounds:
                 "; ".join(outlook.remedies()[1:]),
             )
 
-    def _needed(self, invitation: Invitation) -> Needed:
-        """The fewest reports and answers with which the stage may let reports out.
-
-        With a budget against the server, as many clients must answer as the check of the budget assumed.
-        """
-        settings, reports = self._settings, invitation.fewest
+    def _fewest_answers(self, invitation: Invitation) -> int:
+        """With a budget against the server, as many must answer as the check of the budget assumed."""
+        settings = self._settings
         observed = settings.max_epsilon is None or settings.adversary is Adversary.MODEL_OBSERVER
-        answered = reports if observed else settings.sampling.fewest_answers(invitation)
-        return Needed(reports=reports, answered=answered)
+        return invitation.fewest if observed else settings.sampling.fewest_answers(invitation)
 
     def _candidates(self, invitation: Invitation, reports: int) -> int:
-        """How many candidates the round is charged with.
-
-        A client that never answers hides nobody. So the cohort is taken to hide among at most ``candidates``
-        × the share of all this run's invitations that were answered, refused rounds included.
+        """How many candidates the round is charged with: as a client that never answers hides nobody, at most
+        ``candidates`` × the share of all this run's invitations that were answered.
         """
         willing = invitation.candidates * self._answered // self._invited
         return min(invitation.candidates, max(invitation.invited, willing * invitation.invited // reports))
 
     def _refuse(self, anonymous: Anonymous, sent: SentRound, errors: Counter[str]) -> None:
-        """Record a round without usable reports.
+        """Record a round without usable reports: for nothing, or at its worst if the stage's refusal leaves
+        open that they were shuffled and seen (``Refusal.conclusive`` is False).
 
-        It costs nothing, unless the stage's refusal leaves open that the reports were shuffled and seen
-        (``Refusal.conclusive`` is False): then it is charged at its worst. The run ends if enough clients
-        for a round answered and no answer was a report, which is an app without the mod (fewer count as
-        drop-outs, so that a few nodes cannot stop a run); and if client after client answered by an error.
+        The run ends if enough clients for a round answered and none by a report, which is an app without the
+        mod (a few nodes cannot stop a run); and if client after client answered by an error.
         """
         lost = anonymous.refusal is not None and not anonymous.refusal.conclusive
         self._record.end(sent.worst if lost else None, participants=None, released=False)
@@ -508,13 +470,10 @@ class Rounds:
 
 
 def connected(grid: Grid, *, needed: int, enough: int, waiting: Waiting, settling: float = 3.0) -> list[int]:
-    """Wait until ``needed`` nodes are connected; their ids in ascending order.
-
-    If they are fewer after the ``connect_timeout``, and ``enough``, a warning says so and they are returned.
-    A simulation has as many clients as it was started with: once their number has not changed for
-    ``settling`` seconds, no more are waited for.
+    """Wait until ``needed`` nodes are connected, or ``enough`` after the ``connect_timeout``; their ids in
+    ascending order. In a simulation no more are waited for once their number has settled.
     """
-    inner, timeout = innermost(grid), waiting.connect_timeout
+    timeout = waiting.connect_timeout
     begun = changed = mention = time.monotonic()
     before = -1
     while len(nodes := sorted(set(grid.get_node_ids()))) < needed:
@@ -522,18 +481,11 @@ def connected(grid: Grid, *, needed: int, enough: int, waiting: Waiting, settlin
         if len(nodes) != before:
             before, changed = len(nodes), now
         short = f"{len(nodes)} clients are connected, {needed} are needed (population)"
-        if isinstance(inner, InProcessGrid) and inner.num_nodes < needed:
-            raise TimeoutError(
-                f"{short}, and an InProcessGrid gets no more than it was made with. Make it with more, "
-                f"InProcessGrid(app, num_nodes={needed}), or ask for fewer with a smaller population and "
-                "cohort"
-            )
         if nodes and now - changed >= min(settling, timeout) and is_simulation(grid.get_nodes()):
             raise TimeoutError(
                 f"{short}, and a simulation gets no more than it was started with. Start it with more, flwr "
-                f"run . --federation-config 'num-supernodes={needed}' or "
-                f"run_simulation(num_supernodes={needed}), or ask for fewer with a smaller population and "
-                "cohort"
+                f"run . --federation-config 'num-supernodes={needed}' or num_supernodes={needed} or, of an "
+                f"InProcessGrid, num_nodes={needed}, or ask for fewer (population and cohort)"
             )
         if now - begun >= timeout and len(nodes) < enough:
             raise TimeoutError(
@@ -542,11 +494,8 @@ def connected(grid: Grid, *, needed: int, enough: int, waiting: Waiting, settlin
         if now - begun >= timeout:
             _log.warning(
                 "%d clients are connected, %d are wanted, after the %g s of connect_timeout: the run goes on "
-                "with those there are, as long as they are %d. The fewer, the less they hide each other",
-                len(nodes),
-                needed,
-                timeout,
-                enough,
+                "with those there are, as long as they are %d",
+                *(len(nodes), needed, timeout, enough),
             )
             return nodes
         if now >= mention:
@@ -558,6 +507,5 @@ def connected(grid: Grid, *, needed: int, enough: int, waiting: Waiting, settlin
 
 
 def is_simulation(nodes: Iterable[NodeInfo]) -> bool:
-    """Whether these are nodes of Flower's simulation, whose heartbeats are not due within a day."""
-    intervals = [node.heartbeat_interval for node in nodes]
-    return bool(intervals) and min(intervals) > _LONGEST_HEARTBEAT
+    """Whether these are nodes of a simulation, whose heartbeats are not due within a day."""
+    return min((node.heartbeat_interval for node in nodes), default=0.0) >= SIMULATED_HEARTBEAT

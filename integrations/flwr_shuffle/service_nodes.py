@@ -1,7 +1,6 @@
 """Service nodes' side of a run: mix nodes, which shuffle reports that they cannot read, and aggregators.
 
-All SuperNodes of a run get the same app. What makes one a service node is its own ``node_config``, whose keys
-docs/guides/shuffling.md lists. Its operator must know what code it runs.
+What makes a node of the app one is its own ``node_config``, whose keys docs/guides/shuffling.md lists.
 """
 
 from __future__ import annotations
@@ -20,20 +19,23 @@ from typing import TypeVar
 from flwr.app import Context, Message, UserConfig
 from flwr.clientapp import ClientApp
 
-from flwr_shuffle.messages import ROLE, Role, WrongVersionError, role_of
-from flwr_shuffle.service_messages import (
+from flwr_shuffle.messages import (
+    ROLE,
     AggregateRequest,
     Answer,
     MixMessage,
     NodeRole,
+    Role,
     RoleQuestion,
     ServiceMessage,
     Step,
     Unable,
+    WrongVersionError,
+    role_of,
 )
 from shuffle_plugins.core import checks
 from shuffle_plugins.secure_aggregation import VerifiedTerms
-from shuffle_plugins.secure_aggregation.verified import VerifyingAggregator
+from shuffle_plugins.secure_aggregation.aggregator import VerifyingAggregator
 from shuffle_plugins.shuffler import (
     BatchLimits,
     BatchRefused,
@@ -57,13 +59,8 @@ _log = logging.getLogger("flwr")
 def register_mix_node(app: ClientApp, *, limits: BatchLimits | None = None) -> None:
     """Let a node that runs this app be the mix node, if its ``node_config`` says ``shuffle-role="mixer"``.
 
-    Any other node answers that it is not, and nothing else. The mix node signs its replies, refusals too.
-    Details of an error are written to its own log only.
-
-    Args:
-        app: the app of all nodes, made without ``client_fn``.
-        limits: how much the mix node keeps on disk at once, if its ``node_config`` does not say; by default
-            10 million reports and 64 GiB.
+    Any other node answers that it is not, and nothing else. The app is made without ``client_fn``. ``limits``
+    say how much the mix node keeps on disk at once, if its ``node_config`` does not.
     """
     _register(
         app,
@@ -77,8 +74,6 @@ def register_mix_node(app: ClientApp, *, limits: BatchLimits | None = None) -> N
 def register_aggregator(app: ClientApp) -> None:
     """Let a node that runs this app be an aggregator, if its ``node_config`` says
     ``shuffle-role="aggregator"``; otherwise as :func:`register_mix_node`.
-
-    It sees seeds, which are independent of all counts.
     """
     _register(
         app,
@@ -104,28 +99,26 @@ def _mixed(mixer: Mixer, asked: MixMessage, config: UserConfig, limits: BatchLim
 
 def _aggregated(aggregator: VerifyingAggregator, request: AggregateRequest) -> Answer:
     """Do the step that a request asks for, and sign the answer."""
-    answer = _added(aggregator, request)
+    terms, sealed, minimum = request.terms, request.sealed, request.minimum
+    proven = isinstance(terms, VerifiedTerms)
+    answer = Answer(token=request.token)
+    if request.step is Step.CHECK and isinstance(terms, VerifiedTerms):
+        found = aggregator.verify(sealed, terms=terms, verify_key=request.verify_key, minimum=minimum)
+        shares = [share for _, share in sorted(found.verifier_shares.items())]
+        answer = replace(answer, rejected=dict(found.rejected), shares=shares)
+    elif request.step is Step.CHECK:
+        answer = replace(answer, rejected=aggregator.check(sealed, terms=terms))
+    elif isinstance(terms, VerifiedTerms):
+        decided = zip(sealed, request.messages, strict=True)
+        answer = replace(answer, total=aggregator.add_verified(decided, terms=terms, minimum=minimum))
+    else:
+        added = aggregator.add_up(sealed, terms=terms, minimum=minimum, exact=True)
+        answer = replace(answer, total=added.total.to_bytes())
     _log_rejected(answer.rejected.values())
     if answer.total:
-        what = "%d clients whose proofs hold" if request.largest else "the seeds of %d clients"
-        _log.info(f"shuffle: {what} are added up", request.count - len(answer.rejected))
+        what = "%d clients whose proofs hold" if proven else "the seeds of %d clients"
+        _log.info(f"shuffle: {what} are added up", request.count)
     return replace(answer, signature=aggregator.sign(request.said(answer)))
-
-
-def _added(aggregator: VerifyingAggregator, request: AggregateRequest) -> Answer:
-    terms, sealed, minimum, token = request.terms, request.sealed, request.minimum, request.token
-    if isinstance(terms, VerifiedTerms):
-        if request.step is Step.VERIFY:
-            found = aggregator.verify(sealed, terms=terms, verify_key=request.verify_key, minimum=minimum)
-            shares = [share for _, share in sorted(found.verifier_shares.items())]
-            return Answer(token=token, rejected=dict(found.rejected), shares=shares)
-        decided = zip(sealed, request.messages, strict=True)
-        return Answer(token=token, total=aggregator.add_verified(decided, terms=terms, minimum=minimum))
-    if request.step is Step.CHECK:
-        return Answer(token=token, rejected=aggregator.check(sealed, terms=terms))
-    exact = request.step is Step.ADD_ALL
-    added = aggregator.add_up(sealed, terms=terms, minimum=minimum, exact=exact)
-    return Answer(token=token, rejected=dict(added.rejected), total=added.total.to_bytes())
 
 
 def _register(
@@ -172,10 +165,10 @@ def _register(
 
 
 def service_of(context: Context, kind: type[_Service]) -> _Service:
-    """Build the mixer or aggregator that a node's ``node_config`` describes.
+    """The mixer or aggregator that a node's ``node_config`` describes, with files as they are now.
 
-    Files are read again on every call, so clients can be enrolled at any time. NOT_THIS_ROLE for a node
-    without this role; MISCONFIGURED, with the reason in the log, if files or numbers are missing or wrong.
+    NOT_THIS_ROLE for a node without this role; MISCONFIGURED, with the reason in the log, if files or numbers
+    are missing or wrong.
     """
     config, role = context.node_config, Role(kind.role)
     if role_of(config) is not role:
@@ -217,7 +210,6 @@ def _spool(mixer: Mixer, config: UserConfig, limits: BatchLimits) -> BatchSpool:
 
 
 def _read(kind: type[_Read], message: Message) -> _Read:
-    """Read a server's message; a refusal if it cannot be read, and the node's log says why."""
     try:
         return kind.from_content(message.content)
     except WrongVersionError as error:
@@ -229,7 +221,6 @@ def _read(kind: type[_Read], message: Message) -> _Read:
 
 
 def _log_unable(role: Role, error: Exception) -> None:
-    """Say in the node's own log why it cannot do its work, and where, if the error was not foreseen."""
     unforeseen = None if isinstance(error, ValueError) else error
     _log.error("shuffle: this %s cannot work: %s", role.node, error, exc_info=unforeseen)
 
@@ -245,27 +236,15 @@ _PARTITION, _PARTITIONS = "partition-id", "num-partitions"
 class SimulatedNodes:
     """Makes the last nodes of a simulation aggregators or mix nodes, and the others clients with keys.
 
-    Flower's simulation engine gives a node no more than ``partition-id`` and ``num-partitions``; the app
-    itself says here what operators would write for a deployment. A simulation of n nodes with k of these has
-    n − k clients, which are partitions 0 to n − k − 1 of n − k, so that data are divided among clients alone.
-    Everybody's keys are made when they are first needed, in one folder of this machine: they show that the
-    parties' protocol works, and protect nobody.
-
-    .. code-block:: python
-
-        def service_nodes(context):   # in the client app and in the server app
-            return SimulatedNodes(context, aggregators=2)
-
-        app = ClientApp(mods=[ShuffleMod(node_config=lambda context: service_nodes(context).node_config)])
-        stage = SharedSumStage(aggregator_public_keys=service_nodes(context).aggregator_public_keys)
+    It says in the app what operators would write for a deployment, as docs/guides/flower.md shows. All keys
+    are in one folder of this machine: they show that the parties' protocol works, and protect nobody.
 
     Args:
         context: of a node, or of the server app; its run must be the same for all.
         aggregators: how many nodes are aggregators.
         mixers: how many nodes are mix nodes, in a cascade if there are several.
         minimum: fewest reports that these nodes give out or add up together, at least 2.
-        folder: where the keys are, and which rounds were served; by default a folder of the run, among the
-            temporary files of the user.
+        folder: of the keys, and of which rounds were served; by default among the user's temporary files.
     """
 
     def __init__(
@@ -298,40 +277,37 @@ class SimulatedNodes:
     @property
     def node_config(self) -> dict[str, str | int]:
         """What the node of the context has in its ``node_config``; empty if there are no service nodes."""
-        services = sum(self._numbers.values())
+        services = [(role, place) for role, number in self._numbers.items() for place in range(number)]
         if not services:
             return {}
         place, nodes = (int(self._context.node_config[key]) for key in (_PARTITION, _PARTITIONS))
-        clients = nodes - services
+        clients = nodes - len(services)
         if clients < 2:
             raise ShuffleError(
-                f"of {nodes} simulated nodes {services} are aggregators or mix nodes, which leaves {clients} "
-                "clients: simulate more nodes (num-supernodes)"
+                f"of {nodes} simulated nodes {len(services)} are aggregators or mix nodes, which leaves "
+                f"{clients} clients: simulate more nodes (num-supernodes)"
             )
         enrolled = self._enrolled(clients)
+        pinned: dict[str, str | int] = {
+            "shuffle-aggregator-public-keys": ",".join(self.aggregator_public_keys),
+            "shuffle-mixer-public-key": ",".join(self.mixer_public_keys),
+        }
         if place < clients:
-            return self._client(place, clients, enrolled)
-        place -= clients
-        role = Role.AGGREGATOR if place < self._numbers[Role.AGGREGATOR] else Role.MIXER
-        place -= 0 if role is Role.AGGREGATOR else self._numbers[Role.AGGREGATOR]
-        return {
-            **({"shuffle-mixer-public-key": ",".join(self.mixer_public_keys)} if role is Role.MIXER else {}),
+            return {
+                _PARTITION: place,
+                _PARTITIONS: clients,
+                "shuffle-signing-key-file": str(enrolled / f"{place}.key"),
+                **{key: public for key, public in pinned.items() if public},
+            }
+        role, place = services[place - clients]
+        row: dict[str, str | int] = {}
+        if role is Role.MIXER:
+            row["shuffle-mixer-public-key"] = pinned["shuffle-mixer-public-key"]
+        return row | {
             ROLE: str(role),
             f"shuffle-{role}-key-file": str(self._keys(role) / f"{place}.key"),
             "shuffle-enrolled-file": str(enrolled / "enrolled"),
             "shuffle-min-batch": self._minimum,
-        }
-
-    def _client(self, place: int, clients: int, enrolled: Path) -> dict[str, str | int]:
-        pinned = {
-            "shuffle-aggregator-public-keys": self.aggregator_public_keys,
-            "shuffle-mixer-public-key": self.mixer_public_keys,
-        }
-        return {
-            _PARTITION: place,
-            _PARTITIONS: clients,
-            "shuffle-signing-key-file": str(enrolled / f"{place}.key"),
-            **{key: ",".join(public) for key, public in pinned.items() if public},
         }
 
     def _public(self, role: Role) -> tuple[str, ...]:
@@ -341,7 +317,6 @@ class SimulatedNodes:
         return tuple(keys.read_service_key(folder / f"{place}.key").public.hex() for place in range(number))
 
     def _keys(self, role: Role) -> Path:
-        """The folder of the private keys of a role's nodes."""
         number = self._numbers[role]
         with _made(self._folder / f"{role}-{number}") as draft:
             for file in [draft / f"{place}.key" for place in range(number)] if draft else []:
@@ -351,7 +326,6 @@ class SimulatedNodes:
         return self._folder / f"{role}-{number}"
 
     def _enrolled(self, clients: int) -> Path:
-        """The folder of so many clients' signing keys, and of the list of their public keys."""
         folder = self._folder / f"clients-{clients}"
         with _made(folder) as draft:
             if draft:

@@ -7,7 +7,7 @@ import secrets
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
@@ -22,27 +22,24 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from flwr_shuffle.grids import NO_HANDLER, Waiting
+from flwr_shuffle.grids import NO_HANDLER, Anonymous, Replies, ShuffleStage, Total, Waiting, readable_reports
 from flwr_shuffle.messages import (
+    AggregateRequest,
+    Answer,
     Instruction,
+    MixMessage,
+    NodeRole,
     Role,
+    RoleQuestion,
+    ServiceRequest,
     SharedTerms,
+    Step,
     WrongVersionError,
     context_of,
     digest_of,
     payload_of,
-)
-from flwr_shuffle.service_messages import (
-    AggregateRequest,
-    Answer,
-    MixMessage,
-    NodeRole,
-    RoleQuestion,
-    ServiceRequest,
-    Step,
     refusal_in,
 )
-from flwr_shuffle.stages import Anonymous, Replies, ShuffleStage, Total, readable_reports
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.secure_aggregation import (
@@ -73,10 +70,9 @@ class NodesNotFound(RuntimeError):
 class ServiceStage(ShuffleStage):
     """A stage whose work is done by nodes of other organisations, one for each public key that is pinned.
 
-    A node is accepted only if it proves that it holds its key. One that says that it has the role, without a
-    proof, is named in the log and is not used as a client. A node that was restarted has a new id in Flower,
-    and the old id counts as connected for a while. So if two nodes have proven that they hold the same key,
-    both are asked again, and the one that answers is taken. Arguments are those of the subclasses.
+    A node must prove that it holds its key; one that claims the role without a proof is no client either. A
+    node that was restarted has a new id in Flower, and the old one counts as connected for a while: if two
+    have proven that they hold one key, both are asked again.
     """
 
     role: ClassVar[Role]
@@ -99,7 +95,6 @@ class ServiceStage(ShuffleStage):
         self._forget()
 
     def _forget(self) -> None:
-        """Forget the nodes of a run: in another one other nodes may have their ids."""
         # by node id: position of the pinned key that it has proven to hold, and its role; None for others
         self._known: dict[int, tuple[int, NodeRole] | None] = {}
         self._found: dict[int, NodeRole] = {}
@@ -119,7 +114,6 @@ class ServiceStage(ShuffleStage):
 
     @override
     def open(self, grid: Grid) -> None:
-        """Find the nodes. In a run each is asked only once, so this is fast if no node has joined since."""
         if grid.run.run_id != self._run:
             self._forget()
             self._run = grid.run.run_id
@@ -160,7 +154,7 @@ class ServiceStage(ShuffleStage):
         self._known = dict.fromkeys(connected) | self._known
 
     def _opened(self, grid: Grid) -> list[int]:
-        """Ids of the nodes, in order. If one is not found the round is refused, and the run goes on."""
+        """Ids of the nodes, in order; if one is not found the round is refused, and the run goes on."""
         try:
             self.open(grid)
         except NodesNotFound as error:
@@ -177,10 +171,8 @@ class ServiceStage(ShuffleStage):
         return holders
 
     def _roles(self, grid: Grid, nodes: Sequence[int]) -> dict[int, tuple[int, NodeRole] | None]:
-        """Ask nodes for their role; None for one that has not proven to hold a pinned key.
-
-        Nodes that do not answer are left out, and so are nodes that answer with an error: this may be an app
-        without the role, or a service node whose process failed.
+        """Ask nodes for their role; None for one that has not proven to hold a pinned key. Nodes without an
+        answer, or with an error, are left out: they may be service nodes whose process failed.
         """
         if not nodes:
             return {}
@@ -200,61 +192,51 @@ class ServiceStage(ShuffleStage):
             )
         for reply in replies:
             node = reply.metadata.src_node_id
-            if reply.has_error() or node not in challenges:
-                continue
-            try:
-                role = self._claim(reply.content, node)
-            except BatchRefused:
-                continue
-            found[node] = None
-            if role is None:
-                continue
-            self._claimed |= {node}
-            told: dict[str, Any] = {"role": self.role, "challenge": challenges[node], "node": node}
-            for position, key in enumerate(self._pinned):
-                if role.public_key == key.sealing and role.holds(
-                    **told, run=run, verifying_key=key.verifying
-                ):
-                    found[node] = (position, role)
-            if found[node] is None:
-                _log.warning(
-                    "shuffle: node %d says that it is a%s %s and has not proven to be %s: ignored. If it is "
-                    "yours, compare its public key (shuffle-plugins keys public FILE)",
-                    node,
-                    "n" if self.role is Role.AGGREGATOR else "",
-                    self.role.node,
-                    "the pinned one" if len(self._pinned) == 1 else "a pinned one",
-                )
+            if node in challenges and not reply.has_error():
+                with suppress(BatchRefused):
+                    found[node] = self._proven(reply.content, node, challenge=challenges[node], run=run)
         return found
+
+    def _proven(
+        self, content: RecordDict, node: int, *, challenge: bytes, run: str
+    ) -> tuple[int, NodeRole] | None:
+        """Which pinned key a node has proven to hold, with its role; a refusal for one that cannot work."""
+        why = "see its own log"
+        try:
+            code, role = refusal_in(content), None
+            if code is None:
+                role = NodeRole.from_content(content)
+        except WrongVersionError as error:
+            code, why = Refusal.WRONG_VERSION, str(error)
+        except ValueError:
+            return None
+        if code in (Refusal.MISCONFIGURED, Refusal.WRONG_VERSION):
+            _log.warning("shuffle: node %d is to be the %s and cannot work: %s", node, self.role.node, why)
+            raise BatchRefused(code)
+        if role is None:
+            return None
+        self._claimed |= {node}
+        told: dict[str, Any] = {"role": self.role, "challenge": challenge, "run": run, "node": node}
+        for position, key in enumerate(self._pinned):
+            if role.public_key == key.sealing and role.holds(**told, verifying_key=key.verifying):
+                return position, role
+        _log.warning(
+            "shuffle: node %d says that it is a%s %s and has not proven to be a pinned one: ignored. If it "
+            "is yours, compare its public key (shuffle-plugins keys public FILE)",
+            *(node, "n" if self.role is Role.AGGREGATOR else "", self.role.node),
+        )
+        return None
 
     def _is_unregistered(self, reply: Message) -> bool:
         """Whether a node's app has no function that answers which role it has."""
         found = NO_HANDLER.search(reply.error.reason or "") if reply.has_error() else None
         return found is not None and f"query.{found[1]}" == self.role.question
 
-    def _claim(self, content: RecordDict, node: int) -> NodeRole | None:
-        """The role that a node claims; None for a client, a refusal for a node that cannot work."""
-        try:
-            code = refusal_in(content)
-            if code not in (Refusal.MISCONFIGURED, Refusal.WRONG_VERSION):
-                return None if code is not None else NodeRole.from_content(content)
-        except WrongVersionError as error:
-            _log.warning("shuffle: node %d says that it is a %s of %s", node, self.role.node, error)
-            raise BatchRefused(Refusal.WRONG_VERSION) from None
-        except ValueError:
-            return None
-        _log.warning(
-            "shuffle: node %d is to be the %s and cannot work: see its own log", node, self.role.node
-        )
-        raise BatchRefused(code)
-
     def _asked(
         self, replies: Replies, requests: Mapping[int, ServiceRequest]
     ) -> dict[int, Answer | BatchRefused]:
-        """What some nodes answer to what each is asked, by its id.
-
-        An answer that is lost, or cannot be read, may have held a batch or a sum that somebody else can
-        read, so its round still has to be charged: NO_ANSWER.
+        """What nodes answer to what each is asked, by its id. One that is lost, or cannot be read, may have
+        held a batch or a sum that somebody else can read: NO_ANSWER, for which the round is charged.
         """
         seconds = self._waiting.work_timeout
         if replies.timeout is not None:
@@ -287,10 +269,8 @@ class ServiceStage(ShuffleStage):
     def _note(
         self, bad: Mapping[int, Refusal], rejected: Mapping[int, Refusal], *, nodes: Sequence[int]
     ) -> None:
-        """Log whose envelopes of a round were dropped, and exclude nodes that only ever sent bad ones.
-
-        The server dropped some, ``bad`` by node, and a service node some, ``rejected`` by position in
-        ``nodes``, from whom it got them.
+        """Log whose envelopes of a round were dropped, by this server (``bad``) or by a service node, which
+        names positions in ``nodes``; exclude nodes that only ever sent bad ones.
         """
         found = {**bad, **{nodes[position]: code for position, code in rejected.items()}}
         by_code = defaultdict(list)
@@ -316,29 +296,24 @@ class ServiceStage(ShuffleStage):
 
 
 def named(nodes: Iterable[int]) -> str:
-    """Node ids as text for a line of the log: the first ten, and how many more there are."""
+    """The first ten node ids, and how many more there are."""
     names = [str(node) for node in sorted(nodes)]
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
 class MixNodeStage(ServiceStage):
-    """Sends a round's envelopes to the mix node, or through several, and opens the reports that come back.
-
-    Clients seal their reports twice: the inner layer to this server, the outer layer to the mixer, whose key
-    is pinned in the clients' own ``node_config``. docs/guides/shuffling.md says what each party learns.
+    """Sends a round's envelopes through the mix node, or several, and opens the reports that come back.
+    docs/guides/shuffling.md says what each party learns.
 
     Args:
         mixer_public_key: as ``shuffle-plugins keys mixer`` prints it: the key that clients pin. It comes from
             the mixer's operator, never from the node. For a mix cascade, all keys in the order in which the
             mixers work: a sequence of strings, or one string with commas between the keys.
         minimum: fewest reports that a mixer may give out together, at least 2; the mixer's own if larger.
-        analyzer_private_key: the key that opens the shuffled reports. By default a new one is made; give one
-            only if another process must read the reports too.
+        analyzer_private_key: opens the shuffled reports; a new one unless another process must read them too.
         exclude_after: a node that answered this many rounds in a row, and never with a good envelope, is not
-            invited any more; None never excludes a node. A round counts only if other nodes' envelopes were
-            good.
+            invited any more; None never excludes one. A round counts only if others' envelopes were good.
         piece_bytes: a larger batch is sent in several messages (pieces) of about this many bytes.
-        waiting: how long to wait for the mix nodes.
     """
 
     role = Role.MIXER
@@ -402,9 +377,9 @@ class MixNodeStage(ServiceStage):
         bad = dict.fromkeys(payloads.keys() - envelopes.keys(), Refusal.WRONG_SIZE)
         unreadable = len(payloads) - len(envelopes)
         context = context_of(instruction, dim=replies.dim)
-        needed = max(self.minimum, self.needed.reports, instruction.minimum)
+        needed = max(self.minimum, instruction.minimum)
         try:
-            if len(envelopes) < max(needed, self.needed.answered):
+            if len(envelopes) < max(needed, self.fewest_answers):
                 raise BatchRefused(Refusal.UNDER_MINIMUM)
             mixed, said = self._mixed(list(envelopes.values()), context=context, replies=replies)
             self._mixed_before = True
@@ -451,7 +426,7 @@ class MixNodeStage(ServiceStage):
                 context=context,
                 analyzer_key=replies.instruction.analyzer_key,
                 mixers=self._pinned,
-                minimum=max(self._minimum, self.needed.reports),
+                minimum=self._minimum,
                 previous=previous,
             )
             try:
@@ -471,7 +446,6 @@ class MixNodeStage(ServiceStage):
     def _mixed_by(
         self, node: int, request: BatchRequest, items: list[bytes], *, replies: Replies
     ) -> tuple[list[bytes], MixedStatement]:
-        """What one mixer gives back of some items, and what it has signed about that."""
         number, most = (max(1, self._piece_bytes // size) for size in (request.size, request.output_size))
         said, first, taken = None, 0, list[bytes]()
         while said is None:
@@ -498,11 +472,8 @@ class MixNodeStage(ServiceStage):
 
 
 class SharedSumStage(ServiceStage):
-    """Adds up counts that neither the server nor any aggregator sees.
-
-    It is for protocols whose reports are whole numbers, such as ``VectorSum`` and ``BallSum``. The server
-    learns the total and nothing else, and an aggregator learns nothing, unless the server and all aggregators
-    work together. docs/guides/shuffling.md says what each party learns and how.
+    """Adds up counts, such as a ``VectorSum``'s, that neither the server nor any aggregator sees.
+    docs/guides/shuffling.md says what each party learns and how.
 
     Args:
         aggregator_public_keys: as ``shuffle-plugins keys aggregator`` prints them: the keys that clients pin,
@@ -510,8 +481,8 @@ class SharedSumStage(ServiceStage):
         minimum: fewest clients whose counts are added up, at least 2; an aggregator's own if larger.
         verified: whether clients prove that their counts are within the mechanism's bounds, by Prio3 of
             draft-irtf-cfrg-vdaf; those whose proofs do not hold are left out (docs/guides/range-proofs.md).
-        exclude_after, waiting: as of :class:`MixNodeStage`.
-        share_folder: folder of the nameless temporary file that holds all shares of a round; by default the
+        exclude_after: as of :class:`MixNodeStage`.
+        share_folder: of the nameless temporary file that holds all shares of a round; by default the
             system's. If that is in memory, as a tmpfs is, name a folder on a disk.
     """
 
@@ -588,7 +559,6 @@ class SharedSumStage(ServiceStage):
         return light
 
     def _begun(self, instruction: Instruction, dim: int) -> _Shares:
-        """The shares of this round that came so far; none if the round is a new one."""
         if self._coming is None or self._coming.instruction != instruction:
             self._drop()
             mechanism, shared = instruction.mechanism.build(dim=dim), instruction.shared
@@ -601,7 +571,6 @@ class SharedSumStage(ServiceStage):
         return self._coming
 
     def _drop(self) -> None:
-        """Close the file of a round that will not be collected, if there is one."""
         coming, self._coming = self._coming, None
         if coming is not None:
             with suppress(OSError):  # a full disk: what is not written yet is not wanted
@@ -614,8 +583,7 @@ class SharedSumStage(ServiceStage):
             nodes = batch.complete(replies)
             foreign = len(batch.bad)  # what an aggregator calls bad may be good
             try:
-                add = self._verified_sum if isinstance(batch.terms, VerifiedTerms) else self._added_up
-                kept, found = add(batch, replies)
+                kept, found = self._added_up(batch, replies)
             except BatchRefused as refused:
                 return replies.anonymous(
                     None,
@@ -639,106 +607,66 @@ class SharedSumStage(ServiceStage):
     def _added_up(self, batch: _Shares, replies: Replies) -> tuple[list[int], NDArray[np.int64]]:
         """Positions of the clients that all aggregators added up, and the sum of their counts, int64, each
         minus the lowest count that the mechanism allows.
-        """
-        kept, step = list(range(len(batch.nodes))), Step.ADD
-        self._check_enough(kept, batch.terms)
-        if len(self._keys) > 1:
-            _, refusals = self._asked_about(batch, replies, Step.CHECK, kept)
-            if refusals:  # nobody was asked for a sum
-                raise BatchRefused(Refusal.NOT_AGREED)
-            kept, step = batch.good(kept), Step.ADD_ALL
-            self._check_enough(kept, batch.terms)
-        answers = self._sums(batch, replies, step, kept)
-        kept = batch.good(kept)
-        try:
-            self._check_enough(kept, batch.terms)
-        except BatchRefused:  # the aggregator has given out a sum of fewer than everybody asked for
-            _log.error("shuffle: an aggregator added up fewer clients than its minimum: %d", len(kept))
-            raise BatchRefused(Refusal.INCONSISTENT) from None
-        layout, shared = batch.terms.layout, replies.instruction.shared
-        counts = batch.mechanism.counts
-        assert counts is not None
-        assert shared is not None
-        try:
-            found = reconstruct(
-                (Residues.from_bytes(batch.share(position), layout=layout) for position in kept),
-                [Residues.from_bytes(answer.total, layout=layout) for answer in answers],
-                layout=layout,
-                check_seed=shared.check_seed,
-            )
-        except CheckFailed as error:
-            _log.error("shuffle: %s", error)
-            raise BatchRefused(Refusal.INCONSISTENT) from None
-        if int(found.max()) > len(kept) * (counts.highest - counts.lowest):
-            _log.error("shuffle: the total is more than its clients' counts can be")
-            raise BatchRefused(Refusal.INCONSISTENT)
-        return kept, found
 
-    def _verified_sum(self, batch: _Shares, replies: Replies) -> tuple[list[int], NDArray[np.int64]]:
-        """As :meth:`_added_up`, of the clients whose proofs hold."""
-        terms = batch.terms
-        assert isinstance(terms, VerifiedTerms)
-        server, started = RoundVerifier[int](terms), list[int]()
-        for position, node in enumerate(batch.nodes):
-            try:
-                server.start(position, batch.share(position))
-                started.append(position)
-            except VerificationError:
-                batch.bad[node] = Refusal.PROOF_REFUSED
-        self._check_enough(started, terms)
-        key = server.verify_key
-        answers, refusals = self._asked_about(batch, replies, Step.VERIFY, started, verify_key=key)
+        Every aggregator first says who is good, and with range proofs answers about each; then it adds up
+        those who are good to all.
+        """
+        terms, counts, verifier = batch.terms, batch.mechanism.counts, None
+        assert counts is not None
+        if isinstance(terms, VerifiedTerms):
+            verifier = RoundVerifier[int](terms)
+            batch.proven(verifier.start, ((each, batch.share(each)) for each in range(len(batch.nodes))))
+        asked = batch.good(range(len(batch.nodes)))
+        self._check_enough(asked, terms)
+        key = verifier.verify_key if verifier else b""
+        answers, refusals = self._asked_about(batch, replies, Step.CHECK, asked, verify_key=key)
         if refusals:  # nobody was asked for a sum; but a round that was begun before may have given one
             codes = {refused.code for refused in refusals}
             known = [code for code in (Refusal.REPLAYED, Refusal.UNDER_MINIMUM) if code in codes]
             raise BatchRefused(known[0] if known else Refusal.NOT_AGREED)
-        said = []  # by aggregator: its verifier share of each client that it found good
-        for answer in answers:
-            found = [position for place, position in enumerate(started) if place not in answer.rejected]
-            said.append(dict(zip(found, answer.shares, strict=True)))
-        messages = dict[int, bytes]()
-        for position in batch.good(started):
-            try:
-                messages[position] = server.decide(position, [shares[position] for shares in said])
-            except VerificationError:
-                batch.bad[batch.nodes[position]] = Refusal.PROOF_REFUSED
-        kept = list(messages)
+        kept, messages = batch.good(asked), list[bytes]()
+        if verifier:
+            said = []  # by aggregator: its verifier share of each client that it found good
+            for answer in answers:
+                found = [position for place, position in enumerate(asked) if place not in answer.rejected]
+                said.append(dict(zip(found, answer.shares, strict=True)))
+            decided = ((position, [shares[position] for shares in said]) for position in kept)
+            messages = batch.proven(verifier.decide, decided)
+            kept = batch.good(kept)
         self._check_enough(kept, terms)
-        sums = self._sums(batch, replies, Step.ADD_VERIFIED, kept, messages=list(messages.values()))
+        answers, refusals = self._asked_about(batch, replies, Step.ADD, kept, messages=messages)
+        if refusals:  # of an aggregator that proves that it gave nothing, no total can be made
+            raise min(refusals, key=lambda refused: not refused.code.conclusive)
         try:
-            return kept, server.total([answer.total for answer in sums])
+            if verifier:
+                total = verifier.total([answer.total for answer in answers])
+            else:
+                assert replies.instruction.shared is not None
+                total = reconstruct(
+                    (Residues.from_bytes(batch.share(position), layout=terms.layout) for position in kept),
+                    [Residues.from_bytes(answer.total, layout=terms.layout) for answer in answers],
+                    layout=terms.layout,
+                    check_seed=replies.instruction.shared.check_seed,
+                )
+            if int(total.max()) > len(kept) * (counts.highest - counts.lowest):
+                raise CheckFailed
         except CheckFailed as error:
             _log.error("shuffle: %s", error)
             raise BatchRefused(Refusal.INCONSISTENT) from None
-
-    def _sums(
-        self, batch: _Shares, replies: Replies, step: Step, kept: Sequence[int], **fields: Any
-    ) -> list[Answer]:
-        """Every aggregator's sum. If any proves that it gave nothing out, its refusal is the one to report:
-        without its sum there is no total, so the round released nothing.
-        """
-        sums, refusals = self._asked_about(batch, replies, step, kept, **fields)
-        if refusals:
-            raise min(refusals, key=lambda refused: not refused.code.conclusive)
-        return sums
+        return kept, total
 
     def _check_enough(self, kept: Sequence[int], terms: SumTerms) -> None:
-        """Raise UNDER_MINIMUM if there are fewer clients than any party asks for."""
-        needed = max(self.minimum, self.needed.reports, self.needed.answered, terms.context.minimum)
+        needed = max(self.minimum, self.fewest_answers, terms.context.minimum)
         if len(kept) < needed:
             raise BatchRefused(Refusal.UNDER_MINIMUM)
 
     def _asked_about(
         self, batch: _Shares, replies: Replies, step: Step, kept: Sequence[int], **fields: Any
     ) -> tuple[list[Answer], list[BatchRefused]]:
-        """Ask each aggregator to do a step with some clients' seeds; answers, and why some gave none.
-
-        Why a client is left out is added to ``batch.bad``.
-        """
+        """Each aggregator's answer about some clients' seeds, and why some gave none."""
         nodes = self._opened(replies.grid)
-        minimum = max(self._minimum, self.needed.reports)
-        requests = zip(nodes, batch.requests(step, kept, minimum=minimum, **fields), strict=True)
-        answers = self._asked(replies, dict(requests)).values()
+        requests = batch.requests(step, kept, minimum=self._minimum, **fields)
+        answers = self._asked(replies, dict(zip(nodes, requests, strict=True))).values()
         for answer in answers:
             batch.bad |= {batch.nodes[kept[place]]: code for place, code in answer.rejected.items()}
         return (
@@ -748,9 +676,7 @@ class SharedSumStage(ServiceStage):
 
 
 class _Part(NamedTuple):
-    """What stays in memory of a reply: where its share begins in the file, the share's digest, the sealed
-    seeds.
-    """
+    """What stays in memory of a reply: where its share begins in the file, its digest, the sealed seeds."""
 
     start: int
     commitment: bytes
@@ -761,9 +687,9 @@ class _Part(NamedTuple):
 class _Shares:
     """The shares of a round, in a file, and what else came with them.
 
-    ``parts`` is by ``id`` of the message that the grid keeps of a reply: that message, and the rest of the
-    reply, or None if it had the wrong length. Once the round is complete, ``nodes`` has who sent the right
-    length, ``sent`` what they sent, and ``bad`` why a reply is left out, by its node.
+    ``parts`` has what the grid keeps of a reply, by its ``id``, with the rest of the reply, or None for a
+    wrong length. Once the round is complete, ``nodes`` has who sent the right length, ``sent`` what they
+    sent, and ``bad`` why a reply is left out, by its node.
     """
 
     instruction: Instruction
@@ -776,7 +702,6 @@ class _Shares:
     bad: dict[int, Refusal] = field(default_factory=dict)
 
     def put(self, kept: Message, payload: bytes) -> _Part | None:
-        """Write a reply's share to the file, and remember the rest beside what the grid keeps of it."""
         terms, part = self.terms, None
         first = terms.share_bytes
         if len(payload) == first + len(terms.aggregators) * sealed_seed_size(terms.secret_bytes):
@@ -800,11 +725,19 @@ class _Shares:
         return [reply.metadata.src_node_id for reply in replies.answers]
 
     def good(self, positions: Sequence[int]) -> list[int]:
-        """Those of the positions whose replies are not bad."""
         return [position for position in positions if self.nodes[position] not in self.bad]
 
+    def proven(self, verify: Callable[[int, Any], Any], proofs: Iterable[tuple[int, Any]]) -> list[Any]:
+        """What ``verify`` makes of clients' parts of their proofs; those that it refuses are bad."""
+        found = []
+        for position, part in proofs:
+            try:
+                found.append(verify(position, part))
+            except VerificationError:
+                self.bad[self.nodes[position]] = Refusal.PROOF_REFUSED
+        return found
+
     def share(self, position: int) -> bytes:
-        """The share of the client at this position, read from the file."""
         self.file.seek(self.sent[position].start)
         return self.file.read(self.terms.share_bytes)
 
@@ -812,8 +745,8 @@ class _Shares:
         """What each aggregator is asked about the replies at some positions."""
         size = sealed_seed_size(self.terms.secret_bytes)
         return [
-            AggregateRequest.of(
-                self.terms,
+            AggregateRequest(
+                terms=self.terms,
                 step=step,
                 commitments=[self.sent[position].commitment for position in kept],
                 envelopes=[self.sent[position].envelopes[start : start + size] for position in kept],

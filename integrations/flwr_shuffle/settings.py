@@ -11,11 +11,10 @@ from typing import Annotated, Literal
 
 from typing_extensions import override
 
-from flwr_shuffle.grids import Waiting
-from flwr_shuffle.stages import InMemoryStage, ShuffleStage, SummingStage
+from flwr_shuffle.grids import InMemoryStage, ShuffleStage, SummingStage, Waiting
 from flwr_shuffle.updates import PrivateEvaluation, Updates, of_kind
 from shuffle_plugins.accounting import Adversary, FederatedRound
-from shuffle_plugins.core.ranges import Delta, Positive, Ranged, in_range, one_of, whole_number
+from shuffle_plugins.core.checks import Delta, Positive, Ranged, in_range, one_of, whole_number
 from shuffle_plugins.mechanisms import Kind, PrivateSum, SumSpec, available, summary
 from shuffle_plugins.mechanisms import MechanismSpec as MechanismSpec
 from shuffle_plugins.mechanisms.base import SeveralReports
@@ -54,9 +53,7 @@ class Invitation:
         return self.mechanism if self.samples == 1 else SeveralReports(self.mechanism, self.samples)
 
     def charged(self, *, answered: int, clients: int) -> tuple[int, int]:
-        """How many answers and clients' reports a round is charged for; of those who answered, no larger a
-        share reports.
-        """
+        """How many answers and clients' reports a round is charged for; no smaller a share reports."""
         if self.samples == 1 or clients <= self.fewest:
             return answered, clients
         return max(self.fewest, answered * self.fewest // clients), self.fewest
@@ -68,8 +65,7 @@ class ClientSampling(ABC, Ranged):
 
     Attributes:
         honest_fraction: share of the clients that follow the protocol and do not work together with the
-            adversary. The others may send anything: every ε is that of an honest client hidden among honest
-            ones. A sum has its own ``honest_fraction``, and this must be 1.
+            adversary; every ε is that of an honest one hidden among honest ones. A sum has its own.
     """
 
     honest_fraction: _Share = field(default=1.0, repr=False)
@@ -81,24 +77,18 @@ class ClientSampling(ABC, Ranged):
 
     @abstractmethod
     def draw(self, node_ids: Sequence[int]) -> list[int]:
-        """The nodes to invite, drawn from the operating system's entropy, in random order."""
+        """The nodes to invite, by the operating system's entropy, in random order."""
 
     @abstractmethod
     def poor_draw(self, population: int) -> float:
         """How many reports a round has, if nobody drops out, in all but one of 30,000 rounds."""
 
     def default_minimum(self, population: int) -> int:
-        """Fewest reports with which a round is released, unless the user says otherwise: 80 % of a poor
-        draw.
-        """
+        """Fewest reports with which a round is released, unless the user says otherwise."""
         return max(FEWEST_REPORTS, math.ceil(_KEPT * self.poor_draw(population)))
 
     def accounted(self, invitation: Invitation, *, answered: int, reports: int) -> FederatedRound:
-        """What a round cost in which so many answered (with a report or a dummy), and so many clients
-        reported.
-
-        Where the server draws it sees who takes part: sampling amplifies for who observes the model alone.
-        """
+        """What a round cost in which so many answered (with a report or a dummy), and so many reported."""
         _, reports = invitation.charged(answered=answered, clients=reports)
         return FederatedRound.drawn(
             invitation.sent,
@@ -109,10 +99,7 @@ class ClientSampling(ABC, Ranged):
         )
 
     def planned(self, invitation: Invitation) -> FederatedRound:
-        """The round that the budget is asked about before anything is sent: here, the costliest.
-
-        About a round that did cost more the budget is asked again, before its release.
-        """
+        """The round that the budget is asked about before anything is sent: here, the costliest."""
         return self.accounted(invitation, answered=invitation.fewest, reports=invitation.fewest)
 
     def fewest_answers(self, invitation: Invitation) -> int:
@@ -158,10 +145,9 @@ class Poisson(ClientSampling):
 class SelfSampling(ClientSampling):
     """Every connected client is invited; each reports with probability ``rate`` by its own secret coin.
 
-    The others send dummies that look the same. Behind a mix node not even the server knows who reported, so
-    sampling amplifies against the server as well. To a multi-message sum the others add zeros, with their
-    noise, so that nobody learns even how many took part; against the server that counts if the stage
-    hides shares (:attr:`ShuffleStage.hides_shares`)."""
+    The others send dummies that look the same, or add zeros to a sum. Behind a mix node, and where a stage
+    hides shares, not even the server knows who reported: sampling amplifies against it as well.
+    """
 
     rate: _Share
 
@@ -178,10 +164,8 @@ class SelfSampling(ClientSampling):
 
     @override
     def accounted(self, invitation: Invitation, *, answered: int, reports: int) -> FederatedRound:
-        """What a round cost: ``reports`` of those who answered, and nobody knows whose.
-
-        Of those who answered no more are counted than ``reports / rate``: clients that always send dummies
-        make no round cheaper. To a sum everybody who answers sends a report.
+        """What a round cost: ``reports`` of those who answered, of whom no more are counted than ``reports /
+        rate``: clients that always send dummies make no round cheaper.
         """
         if invitation.mechanism.must_be_summed:
             return FederatedRound.secret_sum(
@@ -203,8 +187,8 @@ class SelfSampling(ClientSampling):
     def planned(self, invitation: Invitation) -> FederatedRound:
         """The round in which a fifth does not answer, and more of the rest report than in nearly any round.
 
-        The costliest is of no use here: if nobody but those who report answers, sampling hides nothing. To a
-        sum everybody who answers sends a report, so that the costliest is planned for.
+        In the costliest nobody but those who report answers, and sampling hides nothing. To a sum everybody
+        who answers sends a report.
         """
         if invitation.mechanism.must_be_summed:
             return super().planned(invitation)
@@ -247,54 +231,40 @@ class Settings(Ranged):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        most = self.population
-        if isinstance(self.sampling, FixedSize):
-            most = self.sampling.cohort
-            if most > self.population:
-                raise ValueError(
-                    f"a cohort of {most} cannot be drawn from a population of {self.population}; wait for "
-                    "more clients (population) or draw fewer"
-                )
-        if (self.minimum_reports or 0) > most:
+        sampling, spec = self.sampling, self.mechanism
+        invited = (
+            min(sampling.cohort, self.population) if isinstance(sampling, FixedSize) else self.population
+        )
+        if self.fewest_reports > invited:
             raise ValueError(
-                f"minimum_reports is {self.minimum_reports}, and a round has at most {most} reports"
+                f"a round needs {self.fewest_reports} reports (minimum_reports, the clients of the sum, or "
+                f"the minimum of the stage), and invites {invited} clients: invite more, or ask for fewer"
             )
-        self._check_records()
-        if self.mechanism.cohort is not None:
-            self._check_sum(self.mechanism.cohort)
-        elif self.stage.adds_up:
-            raise ValueError(
-                "this stage adds up multi-message sums; reports of a mechanism are shuffled: give a "
-                "MixNodeStage, shuffle_plugins.shuffler.InMemoryShuffler(), or none"
-            )
-        if self.stage.minimum > (self.minimum_reports or most):
-            raise ValueError(
-                f"the shuffler refuses less than {self.stage.minimum} reports, and a round has at most "
-                f"{most} (minimum_reports={self.minimum_reports}): invite more clients, or "
-                "lower the stage's minimum"
-            )
-        if isinstance(self.evaluation, PrivateEvaluation):
-            self.spec_of(self.evaluation)  # refuses before the run what the stage does not take
-
-    def _check_records(self) -> None:
-        """Refuse rounds of several records or reports per client that are not accounted."""
-        if self.updates.records_per_client > 1 and self.mechanism.must_be_summed:
+        if self.updates.records_per_client > 1 and spec.must_be_summed:
             raise ValueError(
                 "the draw of records is not accounted for sums, whose reports hide in each other: take a "
                 "one-message mechanism, or leave records_per_client out"
             )
-        if self.updates.samples_per_client == 1:
-            return
-        if not self.stage.takes_several:
+        if self.updates.samples_per_client > 1 and not self.stage.takes_several:
             raise ValueError(
                 "this stage does not take several reports of a client apart: use a MixNodeStage with a "
                 "single mixer, a shuffler in this process, or samples_per_client=1"
             )
-        if isinstance(self.sampling, SelfSampling) and self.sampling.honest_fraction < 1:
+        lies = isinstance(sampling, SelfSampling) and sampling.honest_fraction < 1
+        if self.updates.samples_per_client > 1 and lies:
             raise ValueError(
                 "with samples_per_client > 1 and self-sampling no bound is known for honest_fraction < 1: "
                 "use FixedSize or Poisson, or samples_per_client=1"
             )
+        if spec.cohort is None and self.stage.adds_up:
+            raise ValueError(
+                "this stage adds up multi-message sums; reports of a mechanism are shuffled: give a "
+                "MixNodeStage, shuffle_plugins.shuffler.InMemoryShuffler(), or none"
+            )
+        if spec.cohort is not None:
+            self._check_sum(spec.cohort)
+        if isinstance(self.evaluation, PrivateEvaluation):
+            self.spec_of(self.evaluation)  # refuses before the run what the stage does not take
 
     def _check_sum(self, clients: int) -> None:
         """Refuse what contradicts a sum whose noise is made by so many clients."""
@@ -303,11 +273,6 @@ class Settings(Ranged):
                 "the noise of a sum is made for the honest clients among its own: leave honest_fraction "
                 f"out of the sampling and build the sum with honest_fraction={share:g}"
             )
-        if self.max_epsilon is not None and self.adversary is Adversary.LOCAL:
-            raise ValueError(
-                "a sum protects against nobody who sees each client's share: hold its budget against the "
-                "observer or the server"
-            )
         if not self.stage.adds_up:
             raise ValueError(
                 "a client's share of a multi-message sum hides in everybody's sum alone: a shuffler of "
@@ -315,19 +280,11 @@ class Settings(Ranged):
                 "by which nobody sees a share, or SummingStage(), where the server is trusted, or take a "
                 "one-message mechanism"
             )
-        if isinstance(self.sampling, FixedSize):
-            invited = self.sampling.cohort
-        elif isinstance(self.sampling, SelfSampling) and isinstance(self.mechanism, SumSpec):
-            invited = self.population
-        else:
+        secret = isinstance(self.sampling, SelfSampling) and isinstance(self.mechanism, SumSpec)
+        if not secret and not isinstance(self.sampling, FixedSize):
             raise ValueError(
                 "the noise of a sum is made by clients whose number is known: use FixedSize sampling, or "
                 "SelfSampling, with which all who answer add noise"
-            )
-        if invited < clients:
-            raise ValueError(
-                f"the sum's noise is that of {clients} clients, a round invites {invited}: invite more, or "
-                "build the sum for fewer clients"
             )
         self._check_secret(self.mechanism, clients)
         if self.minimum_reports not in (None, clients):
@@ -373,25 +330,24 @@ def mechanism_of(
 ) -> Spec:
     """The spec of the mechanism that a user named or gave."""
     alone = local_epsilon is None and clipping_norm is None
-    if isinstance(randomizer, PrivateSum) and randomizer.must_be_summed:
-        if not alone:
-            raise ValueError("a sum has its own noise and radius; leave out both arguments")
-        return SumSpec(protocol=randomizer)
-    if randomizer in available(Kind.SUMS):
+    whole = isinstance(randomizer, MechanismSpec) or (
+        isinstance(randomizer, PrivateSum) and randomizer.must_be_summed
+    )
+    if whole and not alone:
         raise ValueError(
-            f"{randomizer!r} needs the number of parameters and its noise: give the sum itself, as "
-            "randomizer=VectorSum.calibrated(dim=…, cohort=…, radius=…, epsilon=…, delta=…, num_steps=…, "
-            "population=…), or BallSum.calibrated(…)"
+            "a sum or a MechanismSpec has its own ε0 and radius: leave out both local_epsilon and "
+            "clipping_norm"
         )
-    if not isinstance(randomizer, (str, MechanismSpec)):
+    if isinstance(randomizer, PrivateSum) and whole:
+        return SumSpec(protocol=randomizer)
+    if randomizer in available(Kind.SUMS) or not isinstance(randomizer, (str, MechanismSpec)):
         raise ValueError(
-            "randomizer is a mechanism's name, a MechanismSpec, or a sum of vectors such as "
-            f"VectorSum.calibrated(…) or BallSum.calibrated(…); got {randomizer!r}"
+            "randomizer is a mechanism's name, a MechanismSpec, or a sum of vectors itself, such as "
+            "VectorSum.calibrated(dim=…, cohort=…, radius=…, epsilon=…, delta=…, num_steps=…, population=…) "
+            f"or BallSum.calibrated(…); got {randomizer!r}"
         )
     summary(randomizer.name if isinstance(randomizer, MechanismSpec) else randomizer)  # refuses unknown names
     if isinstance(randomizer, MechanismSpec):
-        if not alone:
-            raise ValueError("a MechanismSpec has its own local_epsilon and radius; leave out both arguments")
         return randomizer
     if local_epsilon is None or clipping_norm is None:
         raise ValueError("with a mechanism's name give local_epsilon and clipping_norm")

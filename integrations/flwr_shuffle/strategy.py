@@ -18,7 +18,7 @@ from flwr.supercore.privacy_accounting import PrivacySpent
 from torch import Tensor
 from typing_extensions import override
 
-from flwr_shuffle.grids import ShuffleGrid, Waiting
+from flwr_shuffle.grids import ShuffleGrid, ShuffleStage, Waiting
 from flwr_shuffle.inner_strategy import (
     ModelState,
     check_strategy,
@@ -35,7 +35,6 @@ from flwr_shuffle.inner_strategy import (
 )
 from flwr_shuffle.rounds import Rounds, SentRound, SpendingRecord
 from flwr_shuffle.settings import ClientSampling, SelfSampling, Settings, mechanism_of, stage_of
-from flwr_shuffle.stages import ShuffleStage
 from flwr_shuffle.updates import Failures, Layout, PrivateEvaluation, Updates, UpdateTerms, record_of
 from shuffle_plugins.accounting import (
     Adversary,
@@ -61,43 +60,29 @@ class ShuffleStrategy(Strategy):
     """Trains with another strategy, the inner one, on updates that were randomised and shuffled.
 
     Wrap a strategy, put a ``ShuffleMod`` first among the client app's mods, and call :meth:`start` as usual.
-    In each round the inner strategy gets one reply, the current model moved by the unbiased mean of the
-    shuffled reports, with weight 1. What a round costs is recorded before that, and a round with too few
-    reports is not released. docs/guides/flower.md is the manual.
+    The inner strategy gets one reply in each round: the current model moved by the unbiased mean of the
+    shuffled reports, with weight 1. docs/guides/flower.md is the manual, and has every argument.
 
-    Every ε is certified, for replace-one neighbours, and says against which :class:`Adversary` it holds: who
-    observes the models, for whom sampling amplifies; or the server, which knows who took part, and then it is
-    the ε of the client that took part most often. Both assume that the shuffle works; the stage's ``trust``
-    says who must be trusted for that. If nobody is trusted, a client's ε is the sum of its ε0.
+    Every ε is certified, for replace-one neighbours, and says against which :class:`Adversary` it holds. It
+    assumes that the shuffle works; the stage's ``trust`` says who must be trusted for that.
 
     Args:
-        strategy: FedAvg, FedAvgM, FedProx, FedAdam, FedAdagrad, FedYogi or your own. It must send one message
-            to every node it is shown (``fraction_train=1.0``), and work with one reply.
-        randomizer: name of a mechanism, see ``shuffle-plugins mechanisms``; or a :class:`MechanismSpec`; or a
-            :class:`~shuffle_plugins.mechanisms.PrivateSum` whose reports must be summed. The ``cohort`` of
-            such a sum is the fewest reports of a round, and every round is charged as if no more came.
-        local_epsilon: ε0 of one report in nats; only with a mechanism's name.
-        clipping_norm: radius of the ball that updates are clipped to, in the mechanism's norm; only with a
-            mechanism's name.
-        sampling: who takes part: :class:`FixedSize`, :class:`Poisson` or :class:`SelfSampling`.
+        randomizer: name of a mechanism, which needs ``local_epsilon`` and ``clipping_norm``; or a
+            :class:`MechanismSpec`; or a :class:`~shuffle_plugins.mechanisms.PrivateSum` whose reports must be
+            summed: its ``cohort`` is the fewest reports of a round, and every round is charged for so many.
         population: fewest clients that must be connected for a round to start. Each round draws from all that
             are connected, and is accounted for with their number.
         minimum_reports: fewest clients whose reports are released; by default 80 % of what can be expected.
             The budget is checked before anything is sent, as if the round had so few (if clients sample
             themselves: as if a fifth dropped out), and again before release if it cost more.
-        updates: what clients report on, and how they prepare it.
         shuffler: a stage, or a shuffler in this process; by default a stage in this process, which for a sum
             is a :class:`SummingStage`.
-        delta: δ of every ε, in (0, 1); at most 1 / population is usual.
-        max_epsilon: ε that must not be exceeded; None sets no budget.
-        budget_against: the adversary against whom ``max_epsilon`` must hold.
         ledger: where rounds are recorded: a :class:`BudgetLedger`, or the path of one, whose model is then
             ``"model"``; or an accountant, in this process alone, which is the default. With a ledger a run
             that was killed goes on from its last completed round.
         evaluation: what clients are asked about a model: nothing, whatever the inner strategy would; a
-            :class:`PrivateEvaluation`, whose reports are shuffled by the same stage and charged to the same
-            budget; or ``"raw"``, what the inner strategy asks, whose replies are NOT private.
-        waiting: how long to wait for clients.
+            :class:`PrivateEvaluation`; or ``"raw"``, what the inner strategy asks, whose replies are NOT
+            private.
 
     Example:
         >>> from flwr.serverapp.strategy import FedAvg
@@ -185,7 +170,7 @@ class ShuffleStrategy(Strategy):
         return self._record.accountant
 
     def spending(self, delta: float | None = None) -> FederatedSpending:
-        """What all rounds cost, against each adversary, with lower bounds; by default at the strategy's δ."""
+        """What all rounds cost, against each adversary; by default at the strategy's δ."""
         return self.accountant.spending(self.settings.delta if delta is None else delta)
 
     def get_epsilon(self, delta: float) -> float:
@@ -207,11 +192,8 @@ class ShuffleStrategy(Strategy):
         return self.accountant.state_dict()
 
     def load_state_dict(self, state: Any) -> None:
-        """Go on with the rounds of :meth:`state_dict`.
-
-        Raises:
-            ValueError: if it is not the state of an accountant, is older than what this strategy has
-                recorded, or the run has a ledger.
+        """Go on with the rounds of :meth:`state_dict`; ValueError for a state older than what is recorded
+        here, or if the run has a ledger.
         """
         self._record.restore(state)
 
@@ -226,12 +208,11 @@ class ShuffleStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Train as :meth:`flwr.serverapp.strategy.Strategy.start` does, each round shuffled.
+        """Train as :meth:`flwr.serverapp.strategy.Strategy.start`, or the inner strategy's own, does, each
+        round shuffled.
 
-        If the inner strategy has a ``start`` of its own, that one runs; its rounds are configured and
-        aggregated here, and what it returns is returned. If the ledger has a checkpoint of this model, the
-        run goes on after it: ``num_rounds`` counts the rounds before it as well, and ``initial_arrays`` gives
-        only names, shapes and types.
+        If the ledger has a checkpoint of this model, the run goes on after it: ``num_rounds`` counts the
+        rounds before it as well, and ``initial_arrays`` gives only names, shapes and types.
 
         Raises:
             PrivacyBudgetExhausted: before a round that could exceed the budget; the model is in
@@ -295,10 +276,7 @@ class ShuffleStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Draw a cohort, let the inner strategy write to it, and record the round; called by Flower.
-
-        No messages if fewer clients than ``minimum_reports`` were drawn: the round is left out.
-        """
+        """Draw a cohort, let the inner strategy write to it, and record the round; nothing for too few."""
         server_round += self._done
         cohort = self._rounds.draw(grid, step="configure_train")
         if not cohort:
@@ -313,11 +291,10 @@ class ShuffleStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Record what the round cost, then give its mean to the inner strategy; called by Flower.
+        """Record what the round cost, then give its mean to the inner strategy.
 
-        (None, None) if nothing is released. The metrics have ``reports``, ``epsilon-observer`` and
-        ``epsilon-server``; with 1,000 numbers that are trained or more also ``failed``, the share of the
-        reports of about ten rounds whose app failed, with noise.
+        The metrics have ``reports``, ``epsilon-observer`` and ``epsilon-server``; with 1,000 numbers that are
+        trained or more also ``failed``, the noisy share of the last rounds' reports whose app failed.
         """
         del server_round
         received = self._rounds.receive(replies)
@@ -344,10 +321,7 @@ class ShuffleStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """What clients are asked about the model, by ``evaluation``; called by Flower.
-
-        An evaluation that the budget does not allow is left out.
-        """
+        """What clients are asked about the model; nothing beyond the budget."""
         server_round += self._done
         asked = self.settings.evaluation
         if asked == "raw":
@@ -369,10 +343,8 @@ class ShuffleStrategy(Strategy):
 
     @override
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """What clients answered, put together; called by Flower.
-
-        Of a :class:`PrivateEvaluation` the mean of each metric, with ``reports``, ``epsilon-observer`` and
-        ``epsilon-server`` as in training; None if nothing is released.
+        """What clients answered, put together: of a :class:`PrivateEvaluation` the mean of each metric, with
+        the number of reports and each ε as in training.
         """
         if self.settings.evaluation == "raw":
             return self.strategy.aggregate_evaluate(server_round + self._done, replies)
@@ -427,23 +399,17 @@ class ShuffleStrategy(Strategy):
         _log.info("%s: %d reports; %s", sent.step, reports, self._record)
         return found
 
-    # -- what a run says of its privacy -----------------------------------------------------------------
-
     @override
     def summary(self) -> None:
         """Log what protects the clients and what was spent, then the inner strategy's summary."""
-        settings, updates, spent = self.settings, self.settings.updates, self.accountant.num_rounds
-        drawn, each = updates.samples_per_client, updates.records_per_client
-        on = f" on each of {drawn} of {each} records of a client" if each > 1 else ""
+        settings, mechanism, spent = self.settings, self.settings.mechanism, self.accountant.num_rounds
         budget = "none"
         if settings.max_epsilon is not None:
             budget = f"ε ≤ {settings.max_epsilon:g} against {settings.adversary}"
         lines = [
-            f"Randomizer: {settings.mechanism.name}, ε0 = {settings.mechanism.local_epsilon:g}{on}",
-            f"Clipping norm: {self.clipping_norm:g}",
+            f"Randomizer: {mechanism.name}, ε0 = {mechanism.local_epsilon:g}: {self._clipping()}",
             f"Sampling: {settings.sampling} of at least {settings.population} clients",
             f"Fewest reports: {settings.fewest_reports}",
-            f"Assumed honest: {settings.sampling.honest_fraction:.0%} of the clients",
             f"Budget: {budget}, δ = {settings.delta:g}, replace-one neighbours",
             f"Recorded: {_place(self._record.ledger)}",
             f"Spent: {self._record} ({spent} rounds)" if spent else None,
@@ -453,20 +419,18 @@ class ShuffleStrategy(Strategy):
             None
             if needs_one_reply(self.strategy)
             else "The inner strategy's own aggregate_train gets one reply, the mean of all reports",
-            _open_participation(settings),
+            *(f"Trust: {each}" for each in _trust(settings)),
         ]
         _log.info("\t├──> Shuffle-model differential privacy:")
         for line in lines:
             if line is not None:
                 _log.info("\t│\t├── %s", line)
-        _log.info("\t│\t└── Trust: %s", settings.stage.trust)
         self.strategy.summary()
 
     def statement(self, *, delta: float | None = None, unit: Unit = Unit.CLIENT) -> PrivacyStatement:
         """Everything that has to be said beside the ε of the rounds so far; ``print`` it.
 
-        A round under way is stated at the most that it can cost. ``unit`` is what a client stands for,
-        ``"user"`` if each is one person with all data of theirs.
+        ``unit`` is what a client stands for, ``"user"`` if each is one person with all data of theirs.
         """
         settings, ledger = self.settings, self._record.ledger
         warnings = [_OPEN_EVALUATION] if settings.evaluation == "raw" else []
@@ -490,12 +454,10 @@ class ShuffleStrategy(Strategy):
 
     def _clipping(self) -> str:
         mechanism, updates = self.settings.mechanism, self.settings.updates
-        moves = (
-            "" if self._terms.clipping_norm is None else ", which moves with a private bit of every report"
-        )
-        what = "its whole update"
-        if updates.records_per_client > 1:
-            drawn, each = updates.samples_per_client, updates.records_per_client
+        moves = ", which moves with a private bit of every report" if self._terms.clipping_norm else ""
+        what, each = "its whole update", updates.records_per_client
+        if each > 1:
+            drawn = updates.samples_per_client
             what = f"the update of each of {drawn} records, drawn in secret from its {each},"
         ball = f"a ball of radius {self.clipping_norm:.6g} in the norm of {mechanism.name}"
         return f"each client clips {what} to {ball}{moves}"
@@ -528,7 +490,6 @@ class ShuffleStrategy(Strategy):
 
 
 def _later(metrics: dict[int, MetricRecord], rounds: int) -> dict[int, MetricRecord]:
-    """Metrics by round, counted from the model's first round."""
     return {server_round + rounds: record for server_round, record in metrics.items()}
 
 
@@ -538,31 +499,20 @@ def _place(ledger: BudgetLedger | None) -> str:
     return f"{ledger.path}, model {ledger.model!r}"
 
 
-def _open_participation(settings: Settings) -> str | None:
-    """That clients' secret coins are open to this process; None if they are not, or nobody tosses any."""
-    stage = settings.stage
-    hidden = stage.hides_shares or (stage.analyzer_key and not stage.adds_up)
-    if hidden or not isinstance(settings.sampling, SelfSampling):
-        return None
-    stages = "a stage that hides shares" if stage.adds_up else "a mix node"
-    return f"Participation is open to this process: only {stages} hides it from the server"
-
-
 def _trust(settings: Settings) -> Iterator[str]:
-    stage = settings.stage
+    stage, secret = settings.stage, isinstance(settings.sampling, SelfSampling)
+    mixed = bool(stage.analyzer_key) and not stage.adds_up
     yield stage.trust
-    if (opened := _open_participation(settings)) is not None:
-        yield opened
-    if stage.analyzer_key and not stage.adds_up:
-        if isinstance(settings.sampling, SelfSampling):
-            yield (
-                "the first mixer sees who sent a dummy, so that secret participation hides nobody from it; ε "
-                "against a mixer that also reads the models is not stated"
-            )
-        else:
-            yield (
-                "a mixer that also reads the models learns no more than the server, whose ε holds against it"
-            )
+    if secret and not mixed and not stage.hides_shares:
+        stages = "a stage that hides shares" if stage.adds_up else "a mix node"
+        yield f"Participation is open to this process: only {stages} hides it from the server"
+    if mixed and secret:
+        yield (
+            "the first mixer sees who sent a dummy, so that secret participation hides nobody from it; ε "
+            "against a mixer that also reads the models is not stated"
+        )
+    elif mixed:
+        yield "a mixer that also reads the models learns no more than the server, whose ε holds against it"
     yield "whoever submits the app is trusted with the code that runs on clients, mix nodes and aggregators"
     share: float | None = settings.sampling.honest_fraction
     if isinstance(settings.mechanism, SumSpec):

@@ -1,7 +1,6 @@
 """What a client reports, an update of the model or metrics, as a vector, and how it is prepared.
 
-What is randomised is in the ball that the mechanism protects, so nothing here changes ε or has to be
-accounted.
+What is randomised is in the ball that the mechanism protects, so nothing here changes ε.
 """
 
 from __future__ import annotations
@@ -10,12 +9,9 @@ import hashlib
 import json
 import logging
 import math
-import struct
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from io import BytesIO
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import numpy as np
 import torch
@@ -23,7 +19,7 @@ from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shuffle_plugins.core.ranges import Count, Fraction, Positive, Ranged, in_range, whole_number
+from shuffle_plugins.core.checks import Count, Fraction, Positive, Ranged, in_range, whole_number
 from shuffle_plugins.core.rows import adapted_norm
 from shuffle_plugins.mechanisms import MechanismSpec, Norm, PrivateSum, SumSpec
 from shuffle_plugins.mechanisms.spec import Spec
@@ -33,12 +29,7 @@ _log = logging.getLogger("flwr")
 
 _ORDERS = {Norm.L1: 1.0, Norm.L2: 2.0, Norm.LINF: math.inf}
 _BIT_SHARE = 0.3  # of the radius: a clearer bit leaves less of it to the update
-_STATISTICS = (
-    "running_mean",
-    "running_var",
-    "num_batches_tracked",
-)  # of BatchNorm and its kin
-_LENGTHS = {b"\x93NUMPY\x01\x00": struct.Struct("<H"), b"\x93NUMPY\x02\x00": struct.Struct("<I")}
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of BatchNorm and its kin
 _KEPT = 0.9  # weight of the rounds before, so that about ten rounds count
 MOST_METRICS = 64
 _FAILED_ROUNDS = "failed-rounds"  # a metric that clients know by themselves
@@ -80,18 +71,16 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Names, shapes and types of a model's arrays, in order: where each is in the vector.
-
-    In the vector are the floating-point entries, also of 0-d arrays, of all arrays that are trained. Other
-    arrays never leave a client, and the server keeps its own. Build one with :meth:`of`.
+    """Names, shapes and types of a model's arrays, in order: where each is in the vector of all entries that
+    are trained, also of 0-d arrays. Others never leave a client.
     """
 
     places: tuple[_Place, ...]
 
     @classmethod
     def of(cls, arrays: Mapping[str, Array], *, trained: Collection[str] = ()) -> Self:
-        """The layout of these arrays, by what they declare; of all of floating-point numbers if ``trained``
-        is empty. ValueError if an array holds no real numbers, or none or no such one is to be trained.
+        """The layout of these arrays, by what they declare; all of floating-point numbers are trained if
+        ``trained`` is empty. ValueError if there are none, or others than real numbers.
         """
         named = frozenset(trained)
         places = []
@@ -118,10 +107,8 @@ class Layout:
         return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:32]
 
     def flatten(self, arrays: Mapping[str, Array]) -> Tensor:
-        """The entries that are trained as one vector (dim,), in the layout's order.
-
-        It is of float64 if one of the layout's arrays is of float64 or wider, else of float32. Arrays are
-        found by name; they may have another order and precision. Others may be missing.
+        """The entries that are trained as one vector (dim,), float64 if one of the arrays is as wide, else
+        float32. Arrays are found by name; they may have another order and precision.
         """
         widest = max(np.dtype(place.dtype).itemsize for place in self.places if place.moves)
         vector: NDArray[np.floating] = np.empty(self.dim, dtype=np.float64 if widest > 4 else np.float32)
@@ -155,14 +142,13 @@ class Layout:
 
 
 def running_statistics(arrays: Iterable[str]) -> list[str]:
-    """Those of the names that are running statistics'; without names, as of NumPy lists, none can be told."""
+    """Those of the names that are running statistics'."""
     return [name for name in arrays if name.endswith(_STATISTICS)]
 
 
 def trained_names(arrays: Mapping[str, Array], *, wanted: Callable[[str], bool] | None) -> tuple[str, ...]:
-    """Names of the arrays that are trained, for :meth:`Layout.of`; empty for all of floating-point numbers.
-
-    They are those that are wanted (None for all) and are no running statistics, which noise makes useless.
+    """Names of the arrays that are trained, for :meth:`Layout.of`: those that are wanted (None for all) and
+    are no running statistics, which noise makes useless.
     """
     floats = [place.name for place in Layout.of(arrays).places if place.moves]
     left = running_statistics(floats)
@@ -191,7 +177,7 @@ def _dtype(name: str, declared: str) -> str:
 def _read(array: Array, place: _Place) -> NDArray[np.floating]:
     """The numbers that an array holds; their shape is checked, as it need not be what the array declares."""
     try:
-        values = _loaded(array)
+        values = array.numpy()
     except Exception as error:  # NumPy's parser raises many kinds
         raise ValueError(f"array {place.name!r} cannot be read") from error
     if values.shape != place.shape or values.dtype.kind != "f":
@@ -201,55 +187,20 @@ def _read(array: Array, place: _Place) -> NDArray[np.floating]:
     return values
 
 
-def _loaded(array: Array) -> NDArray[Any]:
-    """What ``array.numpy()`` returns, read-only and without a copy.
-
-    NumPy parses the header of each array as a Python literal, which takes longer than reading the numbers of
-    most layers. They recur with every client and round, so parsed headers are kept.
-    """
-    data = array.data
-    if array.stype != "numpy.ndarray" or data[:8] not in _LENGTHS:
-        return array.numpy()
-    length = _LENGTHS[data[:8]]
-    if len(data) < 8 + length.size:
-        raise ValueError("truncated array")
-    start = 8 + length.size + length.unpack_from(data, 8)[0]
-    shape, fortran, dtype = _header(data[:start])
-    if dtype.hasobject:
-        raise ValueError("an array of Python objects")
-    if len(data) != start + math.prod(shape) * dtype.itemsize:
-        raise ValueError("truncated array, or more than one")
-    return np.ndarray(shape, dtype, buffer=data, offset=start, order="F" if fortran else "C")
-
-
-@lru_cache(maxsize=1024)
-def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    file = BytesIO(data)
-    major, _ = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read(file)
-    return shape, fortran, dtype
-
-
 @dataclass(frozen=True, kw_only=True)
 class QuantileClipping(Ranged):
     """A clipping norm that follows a quantile of the clients' updates, at no ε.
 
-    It starts at ``clipping_norm`` (for a sum, at its ``radius``). Each client sends, as one more number of
-    its report, whether its update was within the round's norm; the norm moves by exp(-learning_rate · (share
-    of such clients - quantile)) (Andrew, Thakkar, McMahan, Ramaswamy: Differentially Private Learning with
-    Adaptive Clipping, 2021). A sum's ``dim`` must be one more than the model's.
-
-    Args:
-        quantile: share of the clients whose updates the norm should not clip, in [0, 1].
-        learning_rate: how fast the norm moves, positive; a round changes it by exp(±learning_rate) at most.
+    It starts at ``clipping_norm`` (for a sum, at its ``radius``), and moves by exp(-learning_rate · (share of
+    the clients whose updates were within it - quantile)) (Andrew, Thakkar, McMahan, Ramaswamy: Differentially
+    Private Learning with Adaptive Clipping, 2021). A sum's ``dim`` must be one more than the model's.
     """
 
     quantile: Fraction = 0.5
     learning_rate: Positive = 0.2
 
     def moved(self, norm: float, *, share: float) -> float:
-        """The next round's norm, if this share of the clients was within this one's."""
+        """The next round's norm."""
         return adapted_norm(norm, share=share, quantile=self.quantile, learning_rate=self.learning_rate)
 
 
@@ -258,15 +209,13 @@ class Updates(Ranged):
     """What clients report on, and how they prepare it.
 
     Args:
-        adaptive_clipping: lets the clipping norm follow a quantile of the updates' lengths.
         max_examples: weighs each update, before it is clipped, by the client's number of examples divided by
             this public number, at most by 1. The weights stay on the clients. None weighs all alike.
-        trained: which of the model's floating-point arrays are trained, by their names; all unless set, but
-            never running statistics. Of all others the server's values stay.
+        trained: which of the model's floating-point arrays are trained, by their names; never running
+            statistics. Of all others the server's values stay.
         records_per_client: m, how many records each client has, if its reports are to be on single ones, of
-            which it draws ``samples_per_client`` in secret in every round (:func:`drawn_record` tells its app
-            which). Every ε of the strategy remains that of all of a client's records;
-            ``accountant.records_epsilon`` has that of one. Sums are refused.
+            which it draws ``samples_per_client`` in secret in every round (:func:`drawn_record` says which).
+            Every ε remains that of all of a client's records; ``accountant.records_epsilon`` has that of one.
         samples_per_client: s. With more than 1 every round is charged for ``minimum_reports`` clients, whose
             reports together are s·ε0-LDP.
     """
@@ -293,8 +242,8 @@ class UpdateTerms(Ranged):
     """How every client of a round prepares its update, as of :class:`Updates`; a part of the instruction.
 
     Attributes:
-        clipping_norm: the round's own clipping norm, in the mechanism's norm, with a bit beside the update
-            that says whether the update was within it. None clips to the mechanism's radius, without a bit.
+        clipping_norm: the round's own, with a bit beside the update that says whether the update was within
+            it. None clips to the mechanism's radius, without a bit.
         examples_key: key of the number of examples in the app's metrics.
         trained: names of the arrays that are trained; empty for all of floating-point numbers.
     """
@@ -306,7 +255,7 @@ class UpdateTerms(Ranged):
 
     @property
     def bits(self) -> int:
-        """Numbers in a report beside the update: 1 with a clipping norm that adapts, 0 without."""
+        """Numbers in a report beside the update."""
         return int(self.clipping_norm is not None)
 
     def weight(self, content: RecordDict) -> float:
@@ -338,9 +287,8 @@ class UpdateTerms(Ranged):
         for all.
 
         Its signs are a hash of the round's token, so no training goes that way but by chance: the mean of a
-        round goes as far along it as clients failed. As a vector of the ball it is covered by ε0 as any
-        update is. Vectors of fewer than 1,000 numbers (a mark would take away more than 0.1 %), and those of
-        an l1 ball, where signs alone are lost in the noise, have a mark of zeros, which tells nothing.
+        round goes as far along it as clients failed. Vectors of fewer than 1,000 numbers (a mark would take
+        away more than 0.1 %), and those of an l1 ball, whose noise hides it, have zeros, which tell nothing.
         """
         dim, norm = mechanism.dim - self.bits, mechanism.norm
         if dim < 1000 or norm is Norm.L1:
@@ -379,11 +327,8 @@ class Failures:
         self._along = self._most = self._variance = 0.0
 
     def read(self, mean: Tensor, mark: Tensor) -> tuple[Tensor, float | None]:
-        """The mean without the mark, and the share of marks in the last ten rounds or so, with its noise.
-
-        The share is None if the mark tells nothing. What is left of the mean has no part along the mark, and
-        is d/(d - 1) times as long, so that it is unbiased over the signs of the mark. The log warns of a
-        share that noise does not explain.
+        """The mean without the mark, and the share of marks in the last ten rounds or so; None if the mark
+        tells nothing. The log warns of a share that noise does not explain.
         """
         if not mark.any():
             return mean, None
@@ -403,6 +348,7 @@ class Failures:
                 100 * share,
                 100 * deviation,
             )
+        # unbiased over the signs of the mark
         return (rest * (len(mark) / (len(mark) - 1))).to(mean.dtype), share
 
 
@@ -426,13 +372,13 @@ class Metric(Ranged):
 class PrivateEvaluation(Ranged):
     """Ask clients for metrics of the model in private reports, that are charged like a round of training.
 
-    Each client evaluates the model on its own data, clips every metric to its range, and sends one randomised
-    report of all of them together; the server learns the means. docs/guides/flower.md says how exact.
+    Each client sends one randomised report of all metrics together; the server learns the means.
+    docs/guides/flower.md says how exact.
 
     Args:
-        metrics: (low, high) of each metric, by the name it has in the clients' MetricRecord. Choose ranges
-            that most values are in: a value outside counts as the nearer end.
-            ``"failed-rounds": (0, 1)`` is the share of a client's rounds of this run in which its app failed.
+        metrics: (low, high) of each metric, by the name it has in the clients' MetricRecord. A value outside
+            counts as the nearer end. ``"failed-rounds": (0, 1)`` is the share of a client's rounds of this
+            run in which its app failed.
         local_epsilon: ε0 of one client's report, in nats.
         noise_multiplier: in place of ``local_epsilon`` beside a sum; of the sum of the metrics, as in
             :meth:`~shuffle_plugins.protocols.VectorSum.with_noise`.
@@ -498,7 +444,7 @@ def _number(content: RecordDict, name: str) -> float:
 
 
 def record_of(metrics: Iterable[Metric], mean: Tensor) -> MetricRecord:
-    """The mean of each metric, from the mean of the vectors; by its noise it can be outside of the range."""
+    """The mean of each metric, from the mean of the vectors."""
     return MetricRecord(
         {
             metric.name: metric.low + (float(entry) + 1) / 2 * (metric.high - metric.low)

@@ -1,11 +1,11 @@
+from .accountants import CohortMismatch as CohortMismatch
 from .accountants import Girgis2021Accountant as Girgis2021Accountant
+from .accountants import PrivacyBudgetExceeded as PrivacyBudgetExceeded
+from .accountants import ShufflePrivacyError as ShufflePrivacyError
 from .accountants import SubsampledShufflePLDAccountant as SubsampledShufflePLDAccountant
 from .accountants import SubsampledShuffleRDPAccountant as SubsampledShuffleRDPAccountant
 from .engine import PrivacyEngine as PrivacyEngine
 from .engine import TrainingPlan as TrainingPlan
-from .errors import CohortMismatch as CohortMismatch
-from .errors import PrivacyBudgetExceeded as PrivacyBudgetExceeded
-from .errors import ShufflePrivacyError as ShufflePrivacyError
 from .loaders import CohortLoader as CohortLoader
 from .loaders import Delivery as Delivery
 from .loaders import EpochSampler as EpochSampler

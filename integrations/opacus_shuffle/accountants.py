@@ -1,4 +1,4 @@
-"""Opacus accountants for the subsampled shuffle model, and the step hooks that record rounds in them."""
+"""Opacus accountants for the subsampled shuffle model, the hooks that record rounds in them, and refusals."""
 
 from __future__ import annotations
 
@@ -8,53 +8,72 @@ import math
 import sys
 import time
 import uuid
-from abc import ABC, abstractmethod
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn, TypeVar
 
+import numpy as np
 import opacus
 from opacus.accountants import IAccountant, create_accountant, register_accountant
 from typing_extensions import override
 
-from opacus_shuffle.errors import PrivacyBudgetExceeded, ShufflePrivacyError, checked, warn_caller
-from shuffle_plugins.accounting import NEIGHBOURING_RELATION, EpsilonInterval, Round, ShuffleAccountant
+from shuffle_plugins.accounting import BudgetExceeded, EpsilonInterval, Round, ShuffleAccountant
+from shuffle_plugins.accounting.accountant import check_none_forgotten
 from shuffle_plugins.accounting.comparison import PublishedAccountant
 from shuffle_plugins.core import checks
 
 _logger = logging.getLogger(__name__)
-_SECONDS = 10  # between two lines about progress
 _recorded: dict[str, int] = {}  # by run, the most rounds that this process has recorded
 
 
-class AccountingHook(ABC):
-    """A step hook that records the round about to be released; without one nothing is."""
+T = TypeVar("T")
 
-    @abstractmethod
-    def __call__(self, optimizer: Any) -> None:
-        """Record ``optimizer.round``, or raise to refuse it."""
 
-    def released(self, *, at_least: int = 0) -> int:
-        """How many rounds were released, as far as it knows; a loaded state told of ``at_least``."""
-        return 0
+class ShufflePrivacyError(ValueError):
+    """A request whose ε would be wrong or unknown; raised before anything is released."""
+
+
+class CohortMismatch(ShufflePrivacyError):
+    """A round holds another number of gradients than it is charged for; nothing of it was released, and its
+    batch is recorded as one that is passed over."""
+
+
+class PrivacyBudgetExceeded(BudgetExceeded, ShufflePrivacyError):
+    """The next round would spend more than the budget; it was neither recorded nor released."""
+
+
+def checked(check: Callable[..., T], *arguments: Any, **limits: Any) -> T:
+    """Apply a function of ``core.checks`` to what a user passed, a NumPy scalar included."""
+    try:
+        return check(*(a.item() if isinstance(a, np.generic) else a for a in arguments), **limits)
+    except ValueError as error:
+        raise ShufflePrivacyError(str(error)) from None
+
+
+def warn_caller(message: str) -> None:
+    """Warn at the line of the user's code that called into this package."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(f"{__package__}."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
 class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
     """What the accountants share; every number is :class:`ShuffleAccountant`'s own.
 
-    ε is for replace-one at fixed population, against an observer of the model; Opacus's own accountants use
-    add/remove, which is not the same promise.
+    ε is for replace-one at fixed population; Opacus's own accountants use add/remove, another promise.
     """
 
     method: ClassVar[Literal["rdp", "pld"]]
     core_type: ClassVar[type[ShuffleAccountant]] = ShuffleAccountant
 
     def __init__(self) -> None:
-        self._core = self.core_type(method=self.method)
+        self.core = self.core_type(method=self.method)  # another object after load_state_dict
         self._run = uuid.uuid4().hex
-        self._budget: tuple[float, float] | None = None  # ε and δ
+        self.budget: tuple[float, float] | None = None  # ε and δ
         self._unrecorded = 0
 
     @override
@@ -70,7 +89,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
     @property
     def history(self) -> list[tuple[tuple[Any, ...], int]]:
         """Pairs (the round's ``state()``, number of steps), plain tuples; a copy."""
-        return [(recorded.state(), num_steps) for recorded, num_steps in self._core.history]
+        return [(recorded.state(), num_steps) for recorded, num_steps in self.core.history]
 
     @history.setter
     def history(self, value: object) -> NoReturn:
@@ -81,11 +100,6 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
             "shuffle_plugins.accounting.calibrate_local_epsilon; to restore a history use load_state_dict; "
             "to add rounds use record(round, num_steps=...)"
         )
-
-    @property
-    def core(self) -> ShuffleAccountant:
-        """The accountant that holds the history: another object after ``load_state_dict``."""
-        return self._core
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -111,7 +125,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
 
     def record(self, new_round: Round, num_steps: int = 1) -> None:
         """Record ``num_steps`` rounds that are about to be released."""
-        self._core.step(new_round, num_steps=num_steps)
+        self.core.step(new_round, num_steps=num_steps)
         _recorded[self._run] = max(len(self), _recorded.get(self._run, 0))
 
     @override
@@ -130,19 +144,19 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
 
     def get_epsilon_interval(self, delta: float) -> EpsilonInterval:
         """Certified upper bound on ε at δ in (0, 1), and ε of a real randomizer below it."""
-        return self._core.epsilon(delta)
+        return self.core.epsilon(delta)
 
     def charged_epsilon_with(self, new_round: Round, *, num_steps: int, target_delta: float) -> float:
         """Certified ε at δ of the history and ``num_steps`` more rounds, which ``would_exceed`` compares."""
         probe = self.core_type(method=self.method)
-        for recorded, steps in [*self._core.history, (new_round, num_steps)]:
+        for recorded, steps in [*self.core.history, (new_round, num_steps)]:
             probe.step(recorded, num_steps=steps)
         return probe.epsilon(target_delta, lower=False).upper
 
     @override
     def __len__(self) -> int:
         """Number of rounds recorded so far: optimization steps, or epochs under ``sampling="epoch"``."""
-        return self._core.num_steps
+        return self.core.num_steps
 
     def __bool__(self) -> bool:
         """Always true: an accountant without history is still an accountant."""
@@ -154,99 +168,64 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
     ) -> Callable[[Any], None]:
         """A hook that records what a shuffle optimizer is about to release, read off it at every step.
 
-        Args:
-            sample_rate: k / n; refused at the first step if the optimizer's own differs.
-            target_epsilon: optional budget; the step that would exceed it is refused.
-            target_delta: the budget's δ; give both or neither.
+        ``sample_rate`` is k / n, and refused if the optimizer's own differs. The step that would exceed an
+        optional budget, ε at δ, is refused.
         """
         caller = sys._getframe(1)
         if caller.f_code is opacus.PrivacyEngine.make_private.__code__:
             _refuse_other_optimizers(caller.f_locals["optimizer"])
         if (target_epsilon is None) != (target_delta is None):
             raise ShufflePrivacyError("a budget needs both target_epsilon and target_delta")
-        self._budget = None
+        self.budget = None
         if target_epsilon is not None and target_delta is not None:
-            self._budget = (
+            self.budget = (
                 checked(checks.target_epsilon, target_epsilon),
                 checked(checks.delta, target_delta, name="target_delta"),
             )
-        return _RecordRound(accountant=self, sample_rate=sample_rate, budget=self._budget)
+        return AccountingHook(accountant=self, sample_rate=sample_rate, budget=self.budget)
 
     @override
     def state_dict(self, destination: MutableMapping[str, Any] | None = None) -> MutableMapping[str, Any]:
         """State that loads under ``weights_only=True``, in ``destination`` if that is given."""
         destination = OrderedDict() if destination is None else destination
         destination.update(
-            {
-                "history": self.history,
-                "mechanism": self.mechanism(),
-                "neighbouring_relation": NEIGHBOURING_RELATION,
-                "run": self._run,
-                "unrecorded": self._unrecorded,
-                "warnings": self.warnings,
-            }
+            core=self.core.state_dict(),
+            mechanism=self.mechanism(),
+            run=self._run,
+            unrecorded=self._unrecorded,
+            warnings=self.warnings,
         )
-        if self._budget is not None:
-            destination["target"] = self._budget
+        if self.budget is not None:
+            destination["target"] = self.budget
         return destination
 
     @override
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Replace the history by a saved one; on failure the present one stays.
 
-        Refused is a state that lacks rounds recorded here, or by its own run since it was saved: those were
-        released and stay spent.
+        Refused is a state that lacks rounds recorded here, or by its own run since it was saved.
         """
         core = self.continued(state_dict)
         told = checked(checks.whole, "unrecorded", state_dict.get("unrecorded", 0), at_least=0)
         # What the loaded history has more was missing until now.
-        self._core, self._unrecorded = core, max(told, self.released() - core.num_steps)
+        self.core, self._unrecorded = core, max(told, self.released() - core.num_steps)
         self._run = state_dict["run"]
-
-    def _read_state(self, state_dict: Mapping[str, Any]) -> ShuffleAccountant:
-        if not isinstance(state_dict, Mapping) or not state_dict:
-            raise ShufflePrivacyError(f"not the state of an accountant: {state_dict!r}")
-        mechanism = state_dict.get("mechanism", self.mechanism())
-        if mechanism != self.mechanism():
-            raise ShufflePrivacyError(
-                f"a history of {mechanism!r} cannot be continued by {self.mechanism()!r}: create the engine "
-                "with the accountant that wrote the checkpoint"
-            )
-        missing = {"history", "mechanism", "neighbouring_relation", "run"} - set(state_dict)
-        if missing:
-            raise ShufflePrivacyError(f"the accountant's state lacks {sorted(missing)}")
-        if state_dict["neighbouring_relation"] != NEIGHBOURING_RELATION:
-            raise ShufflePrivacyError(
-                f"the history is for {state_dict['neighbouring_relation']!r} neighbours, "
-                f"not {NEIGHBOURING_RELATION!r}"
-            )
-        entries = state_dict["history"]
-        if not isinstance(entries, (list, tuple)):
-            raise ShufflePrivacyError(f"damaged history: {entries!r}")
-        core = self.core_type(method=self.method)
-        for entry in entries:
-            try:
-                state, num_steps = entry
-                core.step(Round.from_state(state), num_steps=num_steps)
-            except (TypeError, ValueError, OverflowError) as error:
-                raise ShufflePrivacyError(f"damaged history entry {entry!r}: {error}") from error
-        return core
-
-    def changes(self, state_dict: Mapping[str, Any], *, next_round: Round | None) -> list[str]:
-        """What a run that goes on from a saved history would do otherwise than before, in words."""
-        history = self._read_state(state_dict).history
-        found = []
-        if next_round is not None and history and history[-1][0] != next_round:
-            found.append(f"its last rounds were {history[-1][0]}, the next are {next_round}")
-        target = state_dict.get("target")
-        if target is not None and self._budget is None:
-            found.append(f"it was to stop at (ε, δ) = {target}, and no target is set now")
-        return found
 
     def continued(self, state_dict: Mapping[str, Any]) -> ShuffleAccountant:
         """What :meth:`load_state_dict` would load, or refuse; nothing is loaded."""
-        core = self._read_state(state_dict)
-        if not begins_with(core, self._core) or core.num_steps < _recorded.get(state_dict["run"], 0):
+        needed = {"core", "mechanism", "run"}
+        if not isinstance(state_dict, Mapping) or not needed <= set(state_dict):
+            raise ShufflePrivacyError(
+                f"an accountant's state has {sorted(needed)}, which {state_dict!r} lacks"
+            )
+        if state_dict["mechanism"] != self.mechanism():
+            raise ShufflePrivacyError(
+                f"a history of {state_dict['mechanism']!r} cannot be continued by {self.mechanism()!r}: "
+                "create the engine with the accountant that wrote the checkpoint"
+            )
+        core = self.core_type(method=self.method)
+        checked(core.load_state_dict, state_dict["core"])
+        if not begins_with(core, self.core) or core.num_steps < _recorded.get(state_dict["run"], 0):
             raise ShufflePrivacyError(
                 "rounds were recorded, here or by the run that was saved, that the saved history does not "
                 "hold; loading it would report ε without them. To go back to earlier weights, load only "
@@ -285,13 +264,11 @@ class Girgis2021Accountant(SubsampledShuffleAccountant):
 
 def begins_with(core: ShuffleAccountant, earlier: ShuffleAccountant) -> bool:
     """Whether a history goes on from an earlier one, all of whose rounds it has."""
-    if not earlier.history:
-        return True
-    *whole, (last_round, last_steps) = earlier.history
-    rest = core.history[len(whole) :]
-    return list(core.history[: len(whole)]) == whole and any(
-        one == last_round and steps >= last_steps for one, steps in rest[:1]
-    )
+    try:
+        check_none_forgotten(core.history, earlier.history)
+    except ValueError:
+        return False
+    return True
 
 
 def _refuse_other_optimizers(optimizer: object) -> None:
@@ -303,17 +280,15 @@ def _refuse_other_optimizers(optimizer: object) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _RecordRound(AccountingHook):
+class AccountingHook:
+    """A step hook that records the round about to be released, or refuses it; without one nothing is."""
+
     accountant: SubsampledShuffleAccountant
     sample_rate: float
-    budget: tuple[float, float] | None
+    budget: tuple[float, float] | None  # ε and δ
 
-    @override
-    def released(self, *, at_least: int = 0) -> int:
-        return self.accountant.released(at_least=at_least)
-
-    @override
     def __call__(self, optimizer: Any) -> None:
+        """Record ``optimizer.round``."""
         _refuse_other_optimizers(optimizer)
         new_round, budget = optimizer.round, self.budget
         # Not the round's own rate: with dishonest clients a round is charged as a draw from fewer people.
@@ -344,7 +319,7 @@ class StepLog:
         """Record one step of the optimizer."""
         self._steps += 1
         now = time.monotonic()
-        if now >= self._told + _SECONDS:
+        if now >= self._told + 10:
             self._told = now
             _logger.info("step %s%s, after %.0f s", f"{self._steps:,}", self._of, now - self._begun)
 

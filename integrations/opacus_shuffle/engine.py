@@ -24,9 +24,22 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from opacus_shuffle.accountants import StepLog, SubsampledShuffleAccountant, begins_with
-from opacus_shuffle.errors import ShufflePrivacyError, checked, warn_caller
-from opacus_shuffle.loaders import SAMPLERS, population_and_cohort, rounds_in, seed_from, with_sampler
+from opacus_shuffle.accountants import (
+    ShufflePrivacyError,
+    StepLog,
+    SubsampledShuffleAccountant,
+    begins_with,
+    checked,
+    warn_caller,
+)
+from opacus_shuffle.loaders import (
+    SAMPLERS,
+    checked_sampling,
+    population_and_cohort,
+    rounds_in,
+    seed_from,
+    with_sampler,
+)
 from opacus_shuffle.optimizer import (
     BOOKS,
     DistributedShuffleDPOptimizer,
@@ -82,20 +95,13 @@ _TWO_DATA_SETS = (
 class OpacusArguments(TypedDict, total=False):
     """What scripts for Opacus may pass to ``make_private`` beside the options that mean more here.
 
-    Attributes:
-        poisson_sampling: True is ``sampling="poisson"``; False is ``"without-replacement"``, or ``"epoch"``
-            if ``sampling`` says so.
-        criterion: not used.
-        noise_generator: must stay None; ``randomness`` takes its place.
-        rand_on_empty: must stay False; an empty Poisson round is of no records, not of invented ones.
-        target_unclipped_quantile: with ``clipping="adaptive"``, as of :class:`AdaptiveClipping`; so are the
-            four that follow.
+    The last five go with ``clipping="adaptive"``, as of :class:`AdaptiveClipping`.
     """
 
-    poisson_sampling: bool | None
-    criterion: nn.Module | None
-    noise_generator: None
-    rand_on_empty: bool
+    poisson_sampling: bool | None  # False is "without-replacement", or "epoch" if ``sampling`` says so
+    criterion: nn.Module | None  # not used
+    noise_generator: None  # ``randomness`` takes its place
+    rand_on_empty: bool  # must stay False: an empty Poisson round is of no records, not of invented ones
     target_unclipped_quantile: float | None
     clipbound_learning_rate: float | None
     min_clipbound: float | None
@@ -121,11 +127,9 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
     def __init__(self, *, accountant: str = "subsampled_shuffle_pld", secure_mode: bool = False) -> None:
         """Create an engine with an empty history.
 
-        Args:
-            accountant: ``"subsampled_shuffle_pld"`` (tight), ``"subsampled_shuffle_rdp"`` (fast), or for
-                comparison ``"girgis-2021"``, Theorem 1 of that paper as published.
-            secure_mode: coins and sampling come from a cryptographic generator either way; True also refuses
-                a seeded ``randomness``.
+        ``accountant`` is ``"subsampled_shuffle_pld"`` (tight), ``"subsampled_shuffle_rdp"`` (fast), or for
+        comparison ``"girgis-2021"``. Coins and sampling come from a cryptographic generator either way;
+        ``secure_mode`` also refuses a seeded ``randomness``.
         """
         self._in_use = False
         self._doubts: tuple[str, ...] = ()  # what weakens a privacy statement
@@ -154,10 +158,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
 
     @property
     def training_plan(self) -> TrainingPlan:
-        """What the run will cost, how much of its target that is, and how noisy its steps will be; print it.
-
-        As it was when the last call made an optimizer private.
-        """
+        """What the run will cost, as it was when the last call made an optimizer private; print it."""
         if self._training_plan is None:
             raise ShufflePrivacyError(
                 "nothing is planned yet: call make_private_with_epsilon or make_private first"
@@ -183,11 +184,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         Args:
             module: the model. If one ``nn.Linear`` holds all parameters to train, the recipe is that of a
                 linear classifier, whose rows must have length one; otherwise that of a network.
-            dataset: the training set.
-            target_epsilon, target_delta: of the whole run (replace-one).
             randomizer: for one report per record, a registered randomizer of vectors in an ℓ2 ball, or
                 ``"best"`` for the best of them; or ``"vector-sum"``.
-            batch_size, num_steps: to choose them yourself.
         """
         if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
             raise ShufflePrivacyError(
@@ -251,48 +249,37 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 torch's DDP) first to train over several processes.
             optimizer: any torch optimizer over (some of) the module's parameters.
             data_loader: map-style data set, ``batch_size=k``, plain or shuffled order; the whole data set and
-                the same one in every process. Of an Opacus ``DPDataLoader`` k is ``sample_rate`` times n,
-                rounded; ``sampling`` says how batches are drawn here too.
-            local_epsilon: ε0 of one sample's gradient in one step, in nats, spent once over all parameters.
-                For local randomizers.
-            noise_multiplier: for multi-message sums, ``"vector-sum"`` and ``"multi-message"``: standard
-                deviation, over ``max_grad_norm``, of Gaussian noise in each coordinate of the sum that would
-                give about the same privacy. As in Opacus, except that a record is replaced and not left out,
-                which moves the sum by up to twice ``max_grad_norm``.
-            max_grad_norm: radius of the randomizer's norm ball (ℓ2 for ``"privunit"`` and the sums, ℓ∞ for
-                ``"linf-coordinate"``), to which gradients are clipped. With ``clipping="per_layer"`` a list,
-                one radius for each trainable parameter in the optimizer's order.
-            randomizer: name of a local randomizer or a multi-message sum in
-                ``shuffle_plugins.mechanisms.registry``; or a class that derives from ``PrivateSum``, a
-                ``functools.partial`` of it with further options, or a function that builds one.
-            sampling: how batches are drawn: ``"without-replacement"`` (the default), ``"poisson"``, or
-                ``"epoch"``, a fresh secret order of all records in each iteration, cut into batches. An epoch
-                costs one round of everybody, before its first release; for local randomizers.
+                the same one in every process.
+            local_epsilon: for local randomizers ε0 of one sample's gradient in one step, in nats, spent once
+                over all parameters.
+            noise_multiplier: for ``"vector-sum"`` and ``"multi-message"`` the standard deviation, over
+                ``max_grad_norm``, of Gaussian noise in each coordinate of the sum that would give about the
+                same privacy. As in Opacus, except that a record is replaced and not left out, which moves the
+                sum by up to twice ``max_grad_norm``.
+            max_grad_norm: radius of the randomizer's norm ball, to which gradients are clipped. With
+                ``clipping="per_layer"`` a list, one for each trainable parameter in the optimizer's order.
+            randomizer: a name in ``shuffle_plugins.mechanisms.registry``; or a class that derives from
+                ``PrivateSum``, a ``functools.partial`` of it, or a function that builds one.
+            sampling: ``"without-replacement"`` (the default), ``"poisson"``, or for local randomizers
+                ``"epoch"``: a fresh secret order of all records in each iteration, cut into batches, which
+                costs one round of everybody, before its first release.
             clipping: ``"flat"``, one ball for a sample's whole gradient; ``"per_layer"``, a ball for every
-                parameter's part of it, at the same ε; or ``"adaptive"``, where ``max_grad_norm`` is the first
-                radius and moves after every round, or an :class:`AdaptiveClipping`, which says how. What
-                ``local_epsilon`` or ``noise_multiplier`` says then pays for the noisy number of unclipped
-                gradients, too.
+                parameter's part of it, at the same ε; or ``"adaptive"`` or an :class:`AdaptiveClipping`,
+                where ``max_grad_norm`` is the first radius, and what sets privacy also pays for the noisy
+                number of unclipped gradients that moves it.
             batch_first: whether the batch is the first dimension of the module's input.
             loss_reduction: ``"mean"`` or ``"sum"``, as the loss reduces over the batch.
-            grad_sample_mode: how Opacus computes per-sample gradients; under ``"no_op"`` your code sets every
-                parameter's ``grad_sample``. Ghost modes never materialise them and are refused.
+            grad_sample_mode: as in Opacus; under ``"no_op"`` your code sets every ``grad_sample``.
             wrap_model: as in Opacus; False attaches hooks to ``module`` and returns them.
-            on_nonfinite: what becomes of a sample's gradient with NaN or infinite entries. ``"zero"`` counts
-                it as zeros, which depends on that sample alone. ``"raise"`` refuses the step, for those who
-                look for the cause: the batch is recorded as one that is passed over. The refusal tells that
-                there is such a sample, and no ε covers that.
+            on_nonfinite: ``"zero"`` counts a gradient with NaN or infinite entries as zeros. ``"raise"``
+                refuses the step, to look for the cause, and tells, which no ε covers.
             randomness: coins of sampler and randomizer. ``SeededRandomness`` makes a run repeatable and voids
                 its privacy.
             target_epsilon: optional budget; the step that would exceed it raises ``PrivacyBudgetExceeded``.
             target_delta: δ of the budget.
             opacus_own: what else scripts for Opacus pass, see :class:`OpacusArguments`.
 
-        Returns:
-            (module, optimizer, data_loader), as Opacus does.
-
         Raises:
-            TypeError: for any other keyword argument, or one that does not go with the randomizer.
             ShufflePrivacyError: if the configuration is one whose ε would be wrong.
         """
         return self._make_private(_settings("make_private", locals(), opacus_own))
@@ -323,20 +310,12 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
 
         Multi-message sums get the least noise multiplier instead. Either is solved for the exact n, k, number
         of steps, randomizer and accountant, on top of what is recorded already. Read it from
-        ``optimizer.local_epsilon`` or ``optimizer.noise_multiplier``. The step that would exceed the budget
-        raises ``PrivacyBudgetExceeded``.
+        ``optimizer.local_epsilon`` or ``optimizer.noise_multiplier``. Refused if nothing meets the target.
 
         Args:
-            target_epsilon: ε of everything recorded at the end of training (replace-one).
-            target_delta: its δ, in (0, 1).
+            target_epsilon, target_delta: of everything recorded at the end of training (replace-one). The
+                step that would exceed it raises ``PrivacyBudgetExceeded``.
             epochs: passes over the returned loader, n // k steps each. Give this or ``num_steps``.
-            num_steps: number of optimizer steps.
-            module, optimizer, data_loader, max_grad_norm, randomizer, sampling, clipping, batch_first: as of
-                :meth:`make_private`, like all that follow.
-            loss_reduction, grad_sample_mode, wrap_model, on_nonfinite, randomness, opacus_own: likewise.
-
-        Raises:
-            ShufflePrivacyError: as :meth:`make_private`; also if nothing meets the target.
         """
         return self._make_private(_settings("make_private_with_epsilon", locals(), opacus_own))
 
@@ -352,10 +331,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         distributed = isinstance(
             given.module, (DifferentiallyPrivateDistributedDataParallel, DistributedDataParallel)
         )
-        draws = coins = secure(given.randomness)
-        if distributed:
-            draws = _common_randomness(coins)
-            _require_distinct_streams(coins)
+        coins = secure(given.randomness)
+        draws = _common_randomness(coins) if distributed else coins
         optimizer = given.optimizer
         private_optimizer = (DistributedShuffleDPOptimizer if distributed else ShuffleDPOptimizer)(
             optimizer.original_optimizer if isinstance(optimizer, DPOptimizer) else optimizer,
@@ -371,15 +348,13 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             **privacy,
         )
         accountant.core_type(method=accountant.method).step(private_optimizer.round)  # or it is refused now
-        if target_epsilon is not None and target_delta is not None:
-            _refuse_spent_delta(
-                private_optimizer.round, accountant=accountant, num_steps=1, target_delta=target_delta
-            )
-        private_optimizer.attach_step_hook(
-            accountant.get_optimizer_hook_fn(
-                sample_rate=cohort / population, target_epsilon=target_epsilon, target_delta=target_delta
-            )
+        hook = accountant.get_optimizer_hook_fn(
+            sample_rate=cohort / population, target_epsilon=target_epsilon, target_delta=target_delta
         )
+        if target_epsilon is not None and target_delta is not None:
+            target = PrivacyTarget(epsilon=float(target_epsilon), delta=float(target_delta))
+            _refuse_spent_delta(private_optimizer.round, accountant=accountant, target=target)
+        private_optimizer.attach_step_hook(hook)
         private_optimizer.attach_step_hook(StepLog(num_steps=num_steps))
         sampler = SAMPLERS[given.sampling](
             population=population,
@@ -468,13 +443,18 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         """Everything that has to be said beside the ε of the rounds recorded so far; ``print`` it.
 
         Args:
-            delta: δ in (0, 1); by default that of the training plan.
+            delta: by default that of the training plan.
             unit: what a sample of the data set stands for; ``"user"`` if each is all data of one person.
-            accesses: what else your script computes from the data, and whether ε covers it. Without them the
-                statement says that this is unknown.
+            accesses: what else your script computes from the data, and whether ε covers it.
         """
         accountant, plan = self._require_accountant(), self._training_plan
-        passed_over = sum(each.batches_without_step for each in self._optimizers)
+        doubts = [*self._doubts, *accountant.warnings]
+        if passed_over := sum(each.batches_without_step for each in self._optimizers):
+            doubts.append(
+                f"batches that were delivered and no step taken on them: {passed_over:,}. In iterations that "
+                "train they are in ε like the others, but which ones they were can be seen from the model: "
+                "if that depended on the data, as in `if not isfinite(loss): continue`, no ε covers it"
+            )
         return PrivacyStatement.of(
             accountant.core,
             delta=self.training_plan.delta if delta is None else delta,
@@ -494,11 +474,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 else "unknown: this engine has made no optimizer private"
             ),
             accesses=accesses,
-            warnings=(
-                *self._doubts,
-                *accountant.warnings,
-                *([_passed_over(passed_over)] if passed_over else []),
-            ),
+            warnings=doubts,
             target_epsilon=None if plan is None else plan.target_epsilon,
             target_delta=None if plan is None else plan.delta,
             senders_known=False,
@@ -523,10 +499,13 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         if start is not None:
             path.seek(start)  # type: ignore[union-attr]
         accountant, state = self._require_accountant(), checkpoint.get("privacy_accountant_state_dict", {})
-        accountant.continued(state)
-        changes = accountant.changes(
-            state, next_round=self._optimizers[-1].round if self._optimizers else None
-        )
+        history, changes = accountant.continued(state).history, []
+        if self._optimizers and history and history[-1][0] != self._optimizers[-1].round:
+            changes.append(
+                f"its last rounds were {history[-1][0]}, the next are {self._optimizers[-1].round}"
+            )
+        if "target" in state and accountant.budget is None:
+            changes.append(f"it was to stop at (ε, δ) = {state['target']}, and no target is set now")
         if changes:
             warn_caller(
                 f"this run does not go on as the checkpoint's did: {'; and '.join(changes)}. ε counts both "
@@ -548,15 +527,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             self._doubts = (*self._doubts, text)
 
 
-def _passed_over(count: int) -> str:
-    batches, them = ("batch was", "it") if count == 1 else ("batches were", "them")
-    return (
-        f"{count:,} {batches} delivered and no step taken on {them}. In iterations that train they are in ε "
-        "like the others, but which ones they were can be seen from the model: if that depended on the data, "
-        "as in `if not isfinite(loss): continue`, no ε below covers it"
-    )
-
-
 def _chosen_sampling(sampling: str | None, poisson_sampling: bool | None) -> Sampling:
     """How batches are drawn, from ``sampling``, from Opacus's ``poisson_sampling``, or from both."""
     if poisson_sampling is not None and not isinstance(poisson_sampling, bool):
@@ -566,33 +536,22 @@ def _chosen_sampling(sampling: str | None, poisson_sampling: bool | None) -> Sam
             f"sampling={sampling!r} and poisson_sampling={poisson_sampling} contradict each other: "
             "give one of them"
         )
-    chosen = sampling or ("poisson" if poisson_sampling else "without-replacement")
-    if chosen not in list(SAMPLERS):
-        raise ShufflePrivacyError(f"sampling must be one of {[s.value for s in SAMPLERS]}, got {sampling!r}")
-    return Sampling(chosen)
+    return checked_sampling(sampling or ("poisson" if poisson_sampling else "without-replacement"))
 
 
-def _common_randomness(randomness: Randomness) -> Randomness:
-    """One stream that all processes read alike, for drawing the common cohort.
+def _common_randomness(own: Randomness) -> Randomness:
+    """One stream that all processes read alike, for the common cohort; refused if two toss the same coins.
 
-    Process 0 draws its key and sends it to the others. A key of 310 bits from a cryptographic generator is as
-    good as a cryptographic generator's own; whoever reads the processes' traffic reads raw data anyway.
+    Process 0's key, which all are sent: whoever reads the processes' traffic reads raw data anyway.
     """
-    key = [seed_from(randomness)]
-    torch.distributed.broadcast_object_list(key, src=0)
-    return SeededRandomness(key[0])
-
-
-def _require_distinct_streams(randomness: Randomness) -> None:
-    """Refuse, on all processes, two that would toss the same coins for their samples."""
-    drawn = randomness.integers(1 << 62, (1,), device="cpu").item()
-    everyone: list[int | None] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(everyone, drawn)
-    if len(set(everyone)) != len(everyone):
+    keys = [0] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(keys, seed_from(own))
+    if len(set(keys)) != len(keys):
         raise ShufflePrivacyError(
             "processes share a stream of coins, so their reports would not be independent: give each process "
             "a SeededRandomness of its own seed (or leave randomness out)"
         )
+    return SeededRandomness(keys[0])
 
 
 # ---- a run before its first step ------------------------------------------------------------------------
@@ -633,27 +592,22 @@ def _solved(
         steps = checked(checks.whole, "num_steps", given.num_steps)
     else:
         steps = checked(checks.whole, "epochs", given.epochs) * (population // cohort)
-    target_epsilon = positive("target_epsilon", given.target_epsilon)
-    target_delta = checked(checks.delta, given.target_delta, name="target_delta")
+    target = PrivacyTarget(
+        epsilon=positive("target_epsilon", given.target_epsilon),
+        delta=checked(checks.delta, given.target_delta, name="target_delta"),
+        num_steps=rounds_in(steps, population=population, cohort=cohort, sampling=given.sampling),
+    )
     trained = [p for group in given.optimizer.param_groups for p in group["params"] if p.requires_grad]
     sizes = [p.numel() for p in trained]
     setting = SumSetting.of(given.randomizer, given.clipping, given.max_grad_norm, sizes=sizes, cohort=cohort)
-    privacy = _Run(
-        setting=setting,
-        accountant=accountant,
-        dim=sum(sizes),
-        population=population,
-        cohort=cohort,
-        sampling=given.sampling,
-        num_rounds=rounds_in(steps, population=population, cohort=cohort, sampling=given.sampling),
-        target_epsilon=target_epsilon,
-        target_delta=target_delta,
-    ).privacy()
+    draw = {"population": population, "cohort": cohort, "sampling": given.sampling}
+    privacy = _Run(setting=setting, accountant=accountant, draw={**draw, "dim": sum(sizes)}, target=target)
+    found = privacy.solved()
     _logger.info(
         "%s=%.6g for epsilon=%g at delta=%g (replace-one), n=%d, k=%d, %d steps",
-        setting.privacy_parameter, privacy, target_epsilon, target_delta, population, cohort, steps,
+        setting.privacy_parameter, found, target.epsilon, target.delta, population, cohort, steps,
     )  # fmt: skip
-    return {setting.privacy_parameter: privacy}, steps
+    return {setting.privacy_parameter: found}, steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -662,67 +616,47 @@ class _Run:
 
     setting: SumSetting  # of any privacy number
     accountant: SubsampledShuffleAccountant
-    dim: int
-    population: int
-    cohort: int
-    sampling: Sampling
-    num_rounds: int  # as the accountant counts them: a step is one, or an epoch as a whole
-    target_epsilon: float
-    target_delta: float
+    draw: dict[str, Any]  # of SumSetting.build
+    target: PrivacyTarget  # its steps are rounds, as the accountant counts them: an epoch is one
 
-    def privacy(self) -> float:
+    def solved(self) -> float:
         """The least noise multiplier, or the largest ε0, that keeps to the target; refused if none does."""
-        noise = self.setting.takes_noise_multiplier
+        noise, target = self.setting.takes_noise_multiplier, self.target
         if noise:
             lowest, highest, precision = 2.0**-14, 1 / 0.25, 1e-3  # less noise has no finite ε
         else:
             lowest, highest, precision = LEAST_SEARCHED_LOCAL_EPSILON, LARGEST_SEARCHED_LOCAL_EPSILON, 1e-4
-            _refuse_spent_delta(
-                self._sum_at(1.0).round,
-                accountant=self.accountant,
-                num_steps=self.num_rounds,
-                target_delta=self.target_delta,
-            )
-
-        @functools.cache
-        def sum_at(level: float) -> RoundSum:
-            return self._sum_at(1 / level if noise else level)
+            _refuse_spent_delta(self._sum_at(1.0).round, accountant=self.accountant, target=target)
 
         @functools.cache
         def spent(level: float) -> float:
-            new_round = sum_at(level).round
+            new_round = self._sum_at(1 / level if noise else level).round
             try:
                 return self.accountant.charged_epsilon_with(
-                    new_round, num_steps=self.num_rounds, target_delta=self.target_delta
+                    new_round, num_steps=target.num_steps, target_delta=target.delta
                 )
             except ArithmeticError:  # hardly any noise
                 return math.inf
 
-        before = self._spent_before()
-        found = None
-        if before < self.target_epsilon:
+        rest, found = target.epsilon - self._spent_before(), None
+        if rest > 0:
             found = largest_within(
                 spent,
-                target=self.target_epsilon,
-                start=self._guess(self.target_epsilon - before),
+                target=target.epsilon,
+                start=self._guess(rest),
                 lowest=lowest,
                 highest=highest,
                 precision=precision,
             )
-        if found is None or self.accountant.core.would_exceed(
-            sum_at(found).round,
-            num_steps=self.num_rounds,
-            target_epsilon=self.target_epsilon,
-            delta=self.target_delta,
-        ):
+        if found is None:
             what = "the recorded rounds leave no room" if len(self.accountant) else "nothing keeps all rounds"
             raise ShufflePrivacyError(
-                f"{what} within ε={self.target_epsilon} at δ={self.target_delta}: raise the target, take "
-                "fewer steps or smaller batches of a larger data set, or use a smaller local_delta"
+                f"{what} within ε={target.epsilon} at δ={target.delta}: raise the target, take fewer steps "
+                "or smaller batches of a larger data set, or use a smaller local_delta"
             )
         privacy, at_end = 1 / found if noise else found, found >= highest * (1 - 1e-3)
-        limited = noise or at_end or sum_at(found).mechanism.local_delta > 0
-        if limited and spent(found) < 0.97 * self.target_epsilon:
+        limited = noise or at_end or self._sum_at(found).mechanism.local_delta > 0
+        if limited and spent(found) < 0.97 * target.epsilon:
             self._warn_of_rest(privacy, spent=spent(found), at_end=at_end)
         return privacy
 
@@ -730,44 +664,43 @@ class _Run:
         ball = self.setting.ball
         if ball.adaptive is not None:  # the cost is the same whatever the noise of the bits, checked later
             ball = replace(ball, adaptive=replace(ball.adaptive, unclipped_num_std=None))
-        return replace(self.setting, privacy=privacy, ball=ball).build(
-            dim=self.dim, population=self.population, cohort=self.cohort, sampling=self.sampling
-        )
+        return replace(self.setting, privacy=privacy, ball=ball).build(**self.draw)
 
     def _guess(self, rest: float) -> float:
         """Where the search begins, if so much of the target is left."""
         if not self.setting.takes_noise_multiplier:
-            target = PrivacyTarget(epsilon=rest, delta=self.target_delta, num_steps=self.num_rounds)
-            like = ShuffleRound(
-                local_epsilon=1.0, population=self.population, cohort=self.cohort, sampling=self.sampling
-            )
-            return normal_guess(target, like)
+            like = {name: value for name, value in self.draw.items() if name != "dim"}
+            return normal_guess(replace(self.target, epsilon=rest), ShuffleRound(local_epsilon=1.0, **like))
         # All sums as one Gaussian sum of everybody, scaled by γ√T.
         ratio = noise_ratio(
-            local_epsilon=min(max(rest, 1e-9), 500.0), local_delta=min(max(self.target_delta, 1e-30), 0.1)
+            local_epsilon=min(max(rest, 1e-9), 500.0), local_delta=min(max(self.target.delta, 1e-30), 0.1)
         )
-        return self.population / (2 * ratio * self.cohort * math.sqrt(self.num_rounds))
+        rate = self.draw["cohort"] / self.draw["population"]
+        return float(1 / (2 * ratio * rate * math.sqrt(self.target.num_steps)))
 
     def _spent_before(self) -> float:
         if not len(self.accountant):
             return 0.0
-        spent = self.accountant.get_epsilon(self.target_delta)
+        spent = self.accountant.get_epsilon(self.target.delta)
         warn_caller(
             f"{len(self.accountant)} rounds are recorded already, with ε={rounded(spent, up=True)} at "
-            f"δ={self.target_delta}: the new rounds get what is left of ε={self.target_epsilon}"
+            f"δ={self.target.delta}: the new rounds get what is left of ε={self.target.epsilon}"
         )
         return spent
 
     def _warn_of_rest(self, privacy: float, *, spent: float, at_end: bool) -> None:
         """Say that the run leaves a part of its target unused, since the search stopped at a limit."""
-        remedy = "Take more steps or a larger batch_size to use more of it, or a smaller target"
+        target, remedy = (
+            self.target,
+            "Take more steps or a larger batch_size to use more of it, or a smaller target",
+        )
         if self.setting.takes_noise_multiplier:
             least = "the least that is tried" if at_end else "the least that keeps to it"
             limit = f"noise_multiplier={rounded(privacy, up=True)}, {least}"
         elif at_end:
             limit = f"local_epsilon={LARGEST_SEARCHED_LOCAL_EPSILON:g}, the largest that is tried"
         else:
-            most = self.target_delta / (2 * self.cohort * self.num_rounds)
+            most = target.delta / (2 * self.draw["cohort"] * target.num_steps)
             limit = (
                 f"local_epsilon={rounded(privacy, up=False)}, beyond which the reports' own δ0 counts and is "
                 "too much"
@@ -778,20 +711,20 @@ class _Run:
                 "one, such as blanket-mixed-gaussian"
             )
         warn_caller(
-            f"target_epsilon={self.target_epsilon:g} is not used up: with {limit}, all {self.num_rounds} "
-            f"steps together spend ε={rounded(spent, up=True)} at δ={self.target_delta:g}. {remedy}"
+            f"target_epsilon={target.epsilon:g} is not used up: with {limit}, all {target.num_steps} steps "
+            f"together spend ε={rounded(spent, up=True)} at δ={target.delta:g}. {remedy}"
         )
 
 
 def _refuse_spent_delta(
-    new_round: Round, *, accountant: SubsampledShuffleAccountant, num_steps: int, target_delta: float
+    new_round: Round, *, accountant: SubsampledShuffleAccountant, target: PrivacyTarget
 ) -> None:
     """Refuse a run whose reports' own δ0 leave it no ε at all."""
-    _, last = accountant.core.rounds_left(new_round, delta=target_delta)
-    if num_steps > last:
+    _, last = accountant.core.rounds_left(new_round, delta=target.delta)
+    if target.num_steps > last:
         raise ShufflePrivacyError(
             "each report has a local_delta of its own, which adds up over the rounds: from round "
-            f"{last + 1:,} on it is more than target_delta={target_delta:g}, and no ε can be certified. Use "
+            f"{last + 1:,} on it is more than target_delta={target.delta:g}, and no ε can be certified. Use "
             "a smaller local_delta, such as randomizer=functools.partial(Gaussian, local_delta=1e-15), fewer "
             "steps, or a randomizer without one, such as 'privunit'"
         )
@@ -799,31 +732,18 @@ def _refuse_spent_delta(
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
-    """What is known of a run before its first step; ``print`` it.
+    """What is known of a run before its first step; ``print`` it."""
 
-    Attributes:
-        randomizer: its name, and the number that sets its privacy.
-        max_grad_norm: radius of the ball that gradients are clipped to, in the randomizer's norm.
-        population: n, the size of the data set.
-        cohort: k, the (Poisson: expected) size of a batch.
-        sampling: how batches are drawn.
-        num_steps: steps of the run; of one epoch, n // k, where the call did not say how many there will be.
-        whole_run: whether ``num_steps`` are the whole run's.
-        delta: δ of ``epsilon``: the target's, or the smaller of 1e-5 and 1/n where there is no target.
-        target_epsilon: ε that the run must stay within, if there is a target.
-        expected_noise: noise of one step's mean gradient, and the largest signal that it can carry.
-    """
-
-    randomizer: str
+    randomizer: str  # its name, and the number that sets its privacy
     max_grad_norm: float
     population: int
     cohort: int
     sampling: str
-    num_steps: int
-    whole_run: bool
-    delta: float
+    num_steps: int  # of one epoch, n // k, where the call did not say how many there will be
+    whole_run: bool  # whether those are all
+    delta: float  # the target's, or the smaller of 1e-5 and 1/n where there is no target
     target_epsilon: float | None
-    expected_noise: ExpectedNoise
+    expected_noise: ExpectedNoise  # of one step's mean gradient
     _next_round: Round = field(repr=False)
     _accountant: SubsampledShuffleAccountant = field(repr=False)
 
@@ -864,10 +784,7 @@ class TrainingPlan:
 
     @functools.cached_property
     def epsilon(self) -> float:
-        """Certified ε at ``delta`` after ``num_steps`` steps and all rounds recorded before (replace-one).
-
-        Infinite where the accountant certifies none.
-        """
+        """Certified ε at ``delta`` after ``num_steps`` steps and all rounds before; inf if none is."""
         try:
             return self._accountant.charged_epsilon_with(
                 self._next_round, num_steps=self._num_rounds, target_delta=self.delta

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 import zlib
@@ -10,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -31,28 +32,13 @@ from torch.utils.data import (
 )
 from typing_extensions import override
 
-from opacus_shuffle.errors import ShufflePrivacyError, checked
+from opacus_shuffle.accountants import ShufflePrivacyError, checked
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core import checks
 from shuffle_plugins.randomness import Randomness, SeededRandomness, secure
 
-if TYPE_CHECKING:
-    from opacus_shuffle.optimizer import ShuffleMixin
-
 _LAW = ("population", "cohort", "rank", "world_size")  # attributes that the accounting relies on
-_OPTIONS = (
-    "num_workers",
-    "collate_fn",
-    "pin_memory",
-    "timeout",
-    "worker_init_fn",
-    "multiprocessing_context",
-    "generator",
-    "prefetch_factor",
-    "persistent_workers",
-    "pin_memory_device",
-)
-_rounds, _iterations = itertools.count(), itertools.count()
+_iterations = itertools.count()
 
 
 def seed_from(randomness: Randomness) -> int:
@@ -69,15 +55,10 @@ def rounds_in(num_steps: int, *, population: int, cohort: float, sampling: Sampl
 
 
 def uniform_subset(*, population: int, size: int, randomness: Randomness) -> Tensor:
-    """A uniformly random subset of ``range(population)``, (size,) int64 in increasing order.
-
-    The first ``size`` distinct values of uniform integers are one; larger ones are drawn as complements.
-    """
+    """A uniformly random subset of ``range(population)``, (size,) int64 in increasing order."""
     if 2 * size > population:
-        kept = torch.ones(population, dtype=torch.bool)
-        kept[uniform_subset(population=population, size=population - size, randomness=randomness)] = False
-        return kept.nonzero().flatten()
-    distinct = np.empty(0, dtype=np.int64)
+        return randomness.permutation(population)[:size].sort().values
+    distinct = np.empty(0, dtype=np.int64)  # the first so many distinct values are a uniform subset
     while len(distinct) < size:
         missing = size - len(distinct)
         fresh = randomness.integers(population, (missing + missing // 4 + 8,), device="cpu").numpy()
@@ -89,22 +70,13 @@ def uniform_subset(*, population: int, size: int, randomness: Randomness) -> Ten
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delivery:
-    """One batch that a loader hands out: the records of one draw of the sampler (a round), or a part of them.
+    """A batch that a loader hands out: the records of one draw of the sampler (a round), or a part."""
 
-    Attributes:
-        rows: number of records in the batch, in this process; zero for an empty Poisson batch.
-        round: number of the draw that it belongs to; by default a new number.
-        part, parts: its place among the round's physical batches, and how many those are.
-        iteration: number of the iteration over the sampler, by default a new one: an epoch is paid once.
-        checksum: CRC-32 of the record numbers of the draw, which processes compare.
-    """
-
-    rows: int
-    round: int = field(default_factory=_rounds.__next__)
-    part: int = 0
+    rows: int  # records in this process; zero in an empty Poisson batch
+    part: int = 0  # its place among the round's physical batches
     parts: int = 1
-    iteration: int = field(default_factory=_iterations.__next__)
-    checksum: int = 0
+    iteration: int = field(default_factory=_iterations.__next__)  # over the sampler: an epoch is paid once
+    checksum: int = 0  # of the numbers of the records drawn, which processes compare
 
     @property
     def last(self) -> bool:
@@ -121,9 +93,8 @@ class CohortSampler(BatchSampler):
     Args:
         population: n, the number of records; public and fixed.
         cohort: k, the number (Poisson: the expected number) of records in a step, over all processes.
-        num_steps: steps per iteration; by default n // k, one epoch's worth of draws.
-        randomness: where draws come from; the same stream in each of several processes.
-        rank, world_size: this process, which yields its part of the common cohort, and how many there are.
+        num_steps: of an iteration; by default n // k.
+        randomness: where draws come from; the same stream in each of ``world_size`` processes.
     """
 
     sampling: ClassVar[Sampling]
@@ -159,7 +130,7 @@ class CohortSampler(BatchSampler):
         self.num_steps = steps
         self.rank = rank
         self.world_size = world_size
-        self.listener: ShuffleMixin | None = None
+        self.listener: DPOptimizer | None = None  # one of ours
         self.drawn: deque[Delivery] = deque()  # by the live iteration, and not delivered yet
         self._source = self._randomness = secure(randomness)
         self._delivering = False
@@ -179,7 +150,7 @@ class CohortSampler(BatchSampler):
         """k / n, the rate that the accountant charges for."""
         return self.cohort / self.population
 
-    def attach(self, listener: ShuffleMixin) -> None:
+    def attach(self, listener: DPOptimizer) -> None:
         """Notify an optimizer of every batch that is delivered, so that it takes no other."""
         listener.attach_sampler(self)
         self.listener = listener
@@ -297,14 +268,18 @@ SAMPLERS: dict[Sampling, type[CohortSampler]] = {
 }
 
 
+def checked_sampling(sampling: object) -> Sampling:
+    """A law of batches for which there is a sampler."""
+    if sampling not in list(SAMPLERS):
+        raise ShufflePrivacyError(f"sampling must be one of {[s.value for s in SAMPLERS]}, got {sampling!r}")
+    return Sampling(str(sampling))
+
+
 class CohortLoader(DataLoader[Any]):
     """A ``DataLoader`` that announces every batch to the optimizer at the moment it is delivered.
 
-    Args:
-        dataset: map-style data set with as many records as the sampler's population.
-        batch_sampler: draws the batches. Attach the optimizer to it first (``sampler.attach(optimizer)``).
-        max_batch_size: most records of a physical batch in this process, into which rounds are split.
-        options: further arguments of ``DataLoader``, such as ``num_workers``.
+    Attach the optimizer to the sampler first (``sampler.attach(optimizer)``). Rounds of more records than
+    ``max_batch_size`` in this process are split. Further options are those of ``DataLoader``.
     """
 
     def __init__(
@@ -362,7 +337,7 @@ class CohortLoader(DataLoader[Any]):
                 batch = next(batches)
             except StopIteration:
                 if listener is not None:
-                    listener.end_iteration()
+                    listener.record_passed_over()
                 return
             if not drawn:
                 raise ShufflePrivacyError(
@@ -419,10 +394,7 @@ _opacus_wrap_data_loader = batch_memory_manager.wrap_data_loader
 def wrap_data_loader(
     *, data_loader: DataLoader[Any], max_batch_size: int, optimizer: DPOptimizer
 ) -> DataLoader[Any]:
-    """What ``BatchMemoryManager`` iterates over, in place of Opacus's function of the same name.
-
-    Should a later Opacus not call it, it would build a plain loader, which our sampler refuses.
-    """
+    """What ``BatchMemoryManager`` iterates over, in place of Opacus's function of the same name."""
     sampler = data_loader.batch_sampler
     if not isinstance(sampler, CohortSampler) or sampler.listener is None:
         return _opacus_wrap_data_loader(  # type: ignore[no-any-return]
@@ -444,7 +416,7 @@ def wrap_data_loader(
 
 
 def population_and_cohort(data_loader: DataLoader[Any]) -> tuple[int, int]:
-    """n and k: the size of a loader's data set and its batch size, of a ``DPDataLoader`` the expected one."""
+    """n and k of a loader: the size of its data set, and its (of a ``DPDataLoader``: expected) batch size."""
     if not isinstance(data_loader, DataLoader):
         raise ShufflePrivacyError(f"data_loader must be a torch DataLoader, got {type(data_loader).__name__}")
     dataset = data_loader.dataset
@@ -500,4 +472,7 @@ def with_sampler(
 
 
 def _options(data_loader: DataLoader[Any]) -> dict[str, Any]:
-    return {name: getattr(data_loader, name) for name in _OPTIONS}
+    """All that it was made with, but for the records and how they are drawn."""
+    drawn = {"self", "dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"}
+    names = inspect.signature(DataLoader.__init__).parameters.keys() - drawn
+    return {name: getattr(data_loader, name) for name in names}

@@ -7,7 +7,7 @@ import inspect
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 from weakref import WeakSet
 
@@ -23,15 +23,18 @@ from typing_extensions import override
 
 from opacus_shuffle.accountants import (
     AccountingHook,
+    CohortMismatch,
+    ShufflePrivacyError,
     SubsampledShuffleAccountant,
+    checked,
     refuse_other_accountants,
 )
-from opacus_shuffle.errors import CohortMismatch, ShufflePrivacyError, checked
-from opacus_shuffle.loaders import SAMPLERS, CohortSampler, Delivery
+from opacus_shuffle.loaders import CohortSampler, Delivery, checked_sampling
 from opacus_shuffle.sums import (
     NO_LOCAL_EPSILON,
     NO_NOISE_MULTIPLIER,
     AdaptiveClipping,
+    ClippedBall,
     Randomizer,
     SumSetting,
     positive,
@@ -41,8 +44,6 @@ from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.randomness import Randomness, secure
 
-# Under which an adaptive radius, and the number of rounds, are saved beside the original optimizer's state.
-_CLIP_BOUND, _ROUNDS = "max_grad_norm", "privacy_rounds"
 _alive: WeakSet[ShuffleMixin] = WeakSet()
 
 # Where rounds on a parameter are recorded. A parameter may outlive the engine that trained it.
@@ -65,29 +66,40 @@ def _refuse_raw_steps(stepping: Optimizer, _arguments: object, _keywords: object
 register_optimizer_step_pre_hook(_refuse_raw_steps)
 
 
+@dataclass
+class RoundUnderWay:
+    """One draw of the sampler, from the delivery of its first physical batch on."""
+
+    batch: Delivery  # delivered last
+    fresh: bool = True  # no step was taken on that batch
+    refused: bool = False  # one of its steps: those on its other batches do nothing
+    taken: int = 0  # physical batches whose reports are in the total
+    received: int = 0  # reports in it
+    total: Tensor | None = None
+
+    def end(self, *, refused: bool) -> None:
+        """Drop what was taken in, after its release or a refusal."""
+        self.taken, self.received, self.total, self.refused = 0, 0, None, refused
+
+
 class ShuffleMixin:
     """Replaces a :class:`DPOptimizer`'s clip-and-noise by clip-and-randomise; mix in before it.
 
     Every sample's gradient over *all* trainable parameters is one vector, on which a local randomizer spends
     ε0 once; the sum of the randomised vectors, which does not depend on order, is the shuffle.
-    No other noise is added. ε is for replace-one at fixed population.
 
     A step is taken on a batch that a :class:`~opacus_shuffle.CohortLoader` has just delivered, once, and on
-    no other. A batch that is passed over in an iteration in which the model is trained is recorded all the
-    same: whether a step is taken may depend on the data (``if not isfinite(loss): continue``), and how many
-    batches are delivered does not. Left out is the last batch of an iteration that was only looked at. A
-    round that is not what the accountant records is refused before anything is released, and dropped with
-    the rest of its physical batches; since a refusal may depend on the data too, its batch is one that is
-    passed over. What the accountant itself refuses, such as a round over the budget, is not recorded.
+    no other. Batches that are passed over, or whose step is refused, are recorded with the others once an
+    iteration trains the model: whether a step is taken may depend on the data, and how many batches are
+    delivered does not. Left out are the last batch of an iteration if it was only looked at, and what the
+    accountant itself refuses, such as a round over the budget.
     """
 
     # What the base optimizer brings.
     params: list[Any]
-    accumulated_iterations: int
     grad_samples: list[Tensor]
     original_optimizer: Optimizer
     _is_last_step_skipped: bool
-    _get_flat_grad_sample: Callable[[nn.Parameter], Tensor]
 
     def __init__(
         self,
@@ -107,17 +119,10 @@ class ShuffleMixin:
     ) -> None:
         """Wrap the optimizer that takes the randomised average; the rest is as of ``make_private``.
 
-        Args:
-            population: n, the size of the data set over all processes.
-            cohort: k, the (Poisson: expected) number of samples in a step over all processes.
-            sampling: the law of the batch sampler.
-            randomness: the randomizer's coins. Processes must not share a stream.
+        ``population`` and ``cohort`` (n and k) are those of all processes together, which must not share a
+        stream of ``randomness``.
         """
-        if sampling not in list(SAMPLERS):
-            raise ShufflePrivacyError(
-                f"sampling must be 'without-replacement', 'poisson' or 'epoch', got {str(sampling)!r}"
-            )
-        sampling = Sampling(sampling)
+        sampling = checked_sampling(sampling)
         population = checked(checks.whole, "population", population)
         cohort = checked(checks.whole, "cohort", cohort)
         if on_nonfinite not in ("zero", "raise"):
@@ -141,19 +146,12 @@ class ShuffleMixin:
         self._watched: MixedRecords | None = None
         self._others: tuple[nn.Parameter, ...] = ()
         self._hooks: tuple[Callable[[Any], None], ...] = ()
-        self._received = 0
-        self._total: Tensor | None = None
-        self._attached = False
-        self._batch: Delivery | None = None
-        self._unused = False
-        self._taken = 0
-        self._unrecorded = 0  # batches that this iteration has delivered
+        self._under_way: RoundUnderWay | None = None
+        self._unrecorded = 0  # rounds that this iteration has delivered
         self._trains = False  # whether the model was trained in this iteration
-        self._delivered = 0
-        self._released = 0
+        self._delivered = self._released = 0
         self._on_nonfinite = on_nonfinite
-        self._parameters_seen: int | None = None
-        self._refused_round: int | None = None
+        self._parameters_seen: int | None = None  # the last iteration that began with finite ones
         self._stale_inputs = StaleInputs()
         self._paid: dict[int, tuple[int, Round]] = {}  # by hook: the last epoch that it recorded
         self._stepping = False
@@ -181,7 +179,7 @@ class ShuffleMixin:
     # ---- configuration, read afresh at every step -------------------------------------------------------
 
     def _build(self, chosen: SumSetting) -> None:
-        if self._received:
+        if self._under_way is not None and self._under_way.received:
             raise ShufflePrivacyError(
                 "the randomizer cannot change inside a round: its reports must all come from one randomizer. "
                 "Change it after step() has released the round"
@@ -226,15 +224,13 @@ class ShuffleMixin:
         """Under per-layer clipping the radius of every parameter's ball; assign to change them."""
         limits = self._setting.ball.limits
         if limits is None:
-            raise AttributeError("clipping is flat: there is one max_grad_norm, and no max_grad_norms")
+            raise AttributeError("clipping is flat: there is max_grad_norm; or use clipping='per_layer'")
         return limits
 
     @max_grad_norms.setter
     def max_grad_norms(self, values: Sequence[float]) -> None:
-        ball = self._setting.ball
-        if ball.limits is None:
-            raise AttributeError("clipping is flat: assign max_grad_norm, or use clipping='per_layer'")
-        changed = ball.of_layers(values, parameters=len(self._trained), norm=ball.norm)
+        norm = self._setting.ball.norm
+        changed = ClippedBall.of_layers(values, parameters=len(self.max_grad_norms), norm=norm)
         self._build(replace(self._setting, ball=changed))
 
     @property
@@ -254,9 +250,9 @@ class ShuffleMixin:
 
     @property
     def effective_noise_multiplier(self) -> float:
-        """Root mean square error of the released sum per coordinate, over ``max_grad_norm``, to log.
+        """Worst root mean square error of the released sum per coordinate, over ``max_grad_norm``, to log.
 
-        In the randomizer's worst case. The noise is not Gaussian, and must not be accounted as if it were.
+        The noise is not Gaussian, and must not be accounted as if it were.
         """
         mechanism = self.mechanism
         reports = 1 if mechanism.must_be_summed else self.cohort
@@ -329,12 +325,13 @@ class ShuffleMixin:
         if self._sampling is not Sampling.EPOCH:
             hook(self)
             return
-        if self._batch is None:
+        if self._under_way is None:
             raise ShufflePrivacyError("no batch of an epoch was delivered")
+        now = self._under_way.batch.iteration
         iteration, paid = self._paid.get(id(hook), (None, None))
-        if iteration != self._batch.iteration:
+        if iteration != now:
             hook(self)
-            self._paid[id(hook)] = (self._batch.iteration, self.round)
+            self._paid[id(hook)] = (now, self.round)
         elif paid != self.round:
             raise ShufflePrivacyError(
                 "the randomizer changed within an epoch, which is accounted for as one round of one "
@@ -342,7 +339,7 @@ class ShuffleMixin:
                 "loader, which is a new epoch"
             )
 
-    def _record_passed_over(self, *, but: int = 0) -> None:
+    def record_passed_over(self, *, but: int = 0) -> None:
         """Record the batches that were delivered and not stepped on, once the model is trained on one.
 
         A batch that a budget refuses stays to be recorded. The last ``but`` batches are left out.
@@ -380,7 +377,7 @@ class ShuffleMixin:
     def clip_and_accumulate(self) -> None:
         """Clip and randomise each sample's gradient once over all parameters, and add them up."""
         params = self.params
-        self._check_batch()
+        under_way = self._check_batch()
         self._check_parameters(params)
         sizes = [p.numel() for p in params]
         dtype = torch.float32
@@ -395,7 +392,14 @@ class ShuffleMixin:
         parts = [g.reshape(len(g), size).to(dtype) for g, size in zip(grad_samples, sizes, strict=True)]
         ball = self._setting.ball
         rows = Rows(parts if ball.limits is None else ball.clip(parts))
-        self._check_rows(rows.num_rows)
+        expected = under_way.batch.rows
+        if rows.num_rows != expected:  # two views of a record, or records twice, cost more than is recorded
+            raise CohortMismatch(
+                f"the step processed {rows.num_rows} gradients, its batch has {expected} records: every "
+                "record gives one gradient. Average several views of a record inside the model or the loss, "
+                "keep every row of the batch, flatten no other dimension into the batch's, and pass "
+                "batch_first=False to make_private if the batch is the second dimension of the input"
+            )
         if self._on_nonfinite == "raise" and not rows.is_finite():
             raise ShufflePrivacyError(
                 "a record's gradient is NaN or infinite; nothing was released. Mend the record or the loss, "
@@ -403,19 +407,9 @@ class ShuffleMixin:
                 "would tell that it holds such a record"
             )
         share = self._sum.share(rows, randomness=self._randomness)
-        self._total = share if self._total is None else self._total + share
-        self._received += rows.num_rows
-        self._taken += 1
-
-    def _check_rows(self, received: int) -> None:
-        """One report a record: two views of a record, or records twice, would cost more than is recorded."""
-        if self._batch is not None and received != self._batch.rows:
-            raise CohortMismatch(
-                f"the step processed {received} gradients, its batch has {self._batch.rows} records: every "
-                "record gives one gradient. Average several views of a record inside the model or the loss, "
-                "keep every row of the batch, flatten no other dimension into the batch's, and pass "
-                "batch_first=False to make_private if the batch is the second dimension of the input"
-            )
+        under_way.total = share if under_way.total is None else under_way.total + share
+        under_way.received += rows.num_rows
+        under_way.taken += 1
 
     def _check_parameters(self, params: list[nn.Parameter]) -> None:
         """A parameter that left the randomised vector would be updated with its raw gradient."""
@@ -427,30 +421,26 @@ class ShuffleMixin:
                 "again after adding, freezing or unfreezing parameters"
             )
         for p in params:
-            self._check_grad_sample(p)
-
-    @staticmethod
-    def _check_grad_sample(p: nn.Parameter) -> None:
-        grad_sample = getattr(p, "grad_sample", None)
-        if isinstance(grad_sample, list) and len(grad_sample) != 1:
-            raise ShufflePrivacyError(
-                f"gradients of {len(grad_sample)} backward passes are accumulated in one step, but a round "
-                "is one draw of the sampler: call step() and zero_grad() after every batch, and use "
-                "BatchMemoryManager for larger ones. Losses of one batch, such as those of a GAN's "
-                "discriminator on real and on generated rows, are added up before one backward()"
-            )
-        if is_earlier(grad_sample):
-            raise ShufflePrivacyError(
-                "the gradients are those of an earlier batch: for each batch call zero_grad(), backward() "
-                "and step() before the next one is delivered"
-            )
-        if grad_sample is None:
-            raise ShufflePrivacyError(
-                f"a trainable parameter of shape {tuple(p.shape)} has no per-sample gradient. Freeze "
-                "parameters that the loss does not use (requires_grad=False, before make_private); run "
-                "evaluation under torch.no_grad() and module.eval(); call backward() before step(); switch "
-                "activation (gradient) checkpointing off, whose repeated passes Opacus does not see"
-            )
+            grad_sample = getattr(p, "grad_sample", None)
+            if isinstance(grad_sample, list) and len(grad_sample) != 1:
+                raise ShufflePrivacyError(
+                    f"gradients of {len(grad_sample)} backward passes are in one step, and a round is one "
+                    "draw: call step() and zero_grad() after every batch, and use BatchMemoryManager for "
+                    "larger ones. Losses of one batch, such as those of a GAN's discriminator on real and on "
+                    "generated rows, are added up before one backward()"
+                )
+            if is_earlier(grad_sample):
+                raise ShufflePrivacyError(
+                    "the gradients are those of an earlier batch: for each batch call zero_grad(), "
+                    "backward() and step() before the next one is delivered"
+                )
+            if grad_sample is None:
+                raise ShufflePrivacyError(
+                    f"a trainable parameter of shape {tuple(p.shape)} has no per-sample gradient. Freeze "
+                    "parameters that the loss does not use (requires_grad=False, before make_private); run "
+                    "evaluation under torch.no_grad() and module.eval(); call backward() before step(); "
+                    "switch activation (gradient) checkpointing off: Opacus does not see repeated passes"
+                )
 
     def add_noise(self) -> None:
         """Check the round, have the hooks record it, and move the sum to ``summed_grad`` and ``p.grad``."""
@@ -465,9 +455,10 @@ class ShuffleMixin:
                 "rounds: go on with what it returned. To use both, assign engine.accountant = "
                 "other_engine.accountant before the second make_private"
             )
-        if self._total is None or self._batch is None or self._taken != self._batch.parts:
+        under_way = self._under_way
+        if under_way is None or under_way.total is None or under_way.taken != under_way.batch.parts:
             raise ShufflePrivacyError("the round was not taken in as a whole: call backward() and step()")
-        received = self._count_received()
+        received = self._count_received(under_way)
         if self._sampling is not Sampling.POISSON and received != self.cohort:
             raise CohortMismatch(
                 f"the step processed {received} gradients, its cohort is {self.cohort}: train on the loader "
@@ -476,7 +467,7 @@ class ShuffleMixin:
             )
         self._trains = True
         try:
-            self._record_passed_over(but=1)  # this batch, which the hooks record themselves
+            self.record_passed_over(but=1)  # this batch, which the hooks record themselves
             for accounting in self._accounting:
                 self._record(accounting)
         finally:  # what an accountant refuses does not depend on the data, and would be refused again
@@ -486,7 +477,7 @@ class ShuffleMixin:
                 hook(self)
         self._released += 1
         params = self.params
-        estimate = self._estimate(self._total, received=received)
+        estimate = self._estimate(under_way.total, own=under_way.received, received=received)
         sizes = [p.numel() for p in params]
         adaptive, next_radius = self._setting.ball.adaptive, None
         if adaptive is not None:
@@ -496,12 +487,12 @@ class ShuffleMixin:
         for p, part in zip(params, torch.split(estimate, sizes), strict=True):
             p.summed_grad = part.view(p.shape).to(device=p.device, dtype=p.dtype)
             p.grad = p.summed_grad.clone()
-        self._forget_round()
+        under_way.end(refused=False)
         if next_radius is not None:
             self.max_grad_norm = next_radius
 
-    def _estimate(self, total: Tensor, *, received: int) -> Tensor:
-        """The released sum over ``received`` gradients, with the noise that clients share."""
+    def _estimate(self, total: Tensor, *, own: int, received: int) -> Tensor:
+        """This process's part of the released sum, with the clients' common noise."""
         return self._sum.estimate(self._with_common_noise(total), reports=received)
 
     def _with_common_noise(self, total: Tensor) -> Tensor:
@@ -510,20 +501,21 @@ class ShuffleMixin:
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
         """Take one physical batch in; after a round's last one ``p.grad`` is set, and the result is True."""
-        batch = self._batch if self._unused else None
-        if batch is not None and batch.round == self._refused_round:
-            self._unused = False
+        under_way = self._under_way
+        on_a_batch = under_way is not None and under_way.fresh
+        if under_way is not None and on_a_batch and under_way.refused:
+            under_way.fresh = False
             self._clear_gradients()
             return False
         try:
             self._check_parameters(self.params)
             return bool(super().pre_step(closure))  # type: ignore[misc]
         except BaseException:
-            if batch is not None:
-                self._refused_round = batch.round
-                self._trains = True  # so that the batch is recorded: why it is refused may be in the data
-            self._unused = False
-            self._forget_round()
+            if under_way is not None:
+                # So that the batch is recorded: why it is refused may be in the data.
+                self._trains |= on_a_batch
+                under_way.fresh = False
+                under_way.end(refused=under_way.refused or on_a_batch)
             self._clear_gradients()
             raise
 
@@ -538,21 +530,17 @@ class ShuffleMixin:
         finally:
             self._stepping = False
 
-    def _check_batch(self) -> None:
-        batch = self._batch if self._unused else None
-        self._unused = False
-        if not self._attached:
-            raise ShufflePrivacyError(
-                "no sampler is attached, so nothing tells which batches were drawn as the accounting "
-                "assumes: call sampler.attach(optimizer) and train on CohortLoader(dataset, "
-                "batch_sampler=sampler)"
-            )
-        if batch is None:
+    def _check_batch(self) -> RoundUnderWay:
+        """The round that a step is to take a batch of; nothing else may be wrong with it."""
+        under_way = self._under_way
+        if under_way is None or not under_way.fresh:
             raise ShufflePrivacyError(
                 "this batch was not drawn by the sampler that the accounting is for, or a step was taken on "
                 "it already: take one step on each batch of the loader that make_private returned, before "
-                "the next one is delivered"
+                "the next one is delivered. Without the engine, call sampler.attach(optimizer) and train on "
+                "CohortLoader(dataset, batch_sampler=sampler)"
             )
+        under_way.fresh = False
         if self._stale_inputs.seen:
             raise ShufflePrivacyError(
                 "since this batch was delivered the model was trained on tensors of an earlier one, whose "
@@ -565,6 +553,7 @@ class ShuffleMixin:
                 "rounds: replace it (opacus.validators.ModuleValidator.fix makes GroupNorm of BatchNorm), or "
                 "call eval() on it after model.train()"
             )
+        batch, taken = under_way.batch, under_way.taken
         if batch.iteration != self._parameters_seen:  # once an iteration, so that it costs nothing
             self._parameters_seen = batch.iteration
             if not all(bool(p.isfinite().all()) for p in self._trained):
@@ -572,17 +561,17 @@ class ShuffleMixin:
                     "a parameter is NaN or infinite: training has diverged, and further steps would be spent "
                     "on nothing. Begin anew with a lower learning rate"
                 )
-        if self._taken != batch.part:
+        if taken != batch.part:
             raise CohortMismatch(
-                f"of the {batch.part} physical batches before this one {self._taken} were stepped on, and a "
-                "round of some of its records is not what the accounting is for: call step() on every "
-                "physical batch that BatchMemoryManager delivers. This round is dropped; the next one may go "
-                "on"
+                f"of the {batch.part} physical batches before this one {taken} were stepped on, and a round "
+                "of some of its records is not what the accounting is for: call step() on every physical "
+                "batch that BatchMemoryManager delivers. This round is dropped; the next one may go on"
             )
+        return under_way
 
     def _check_skip_next_step(self, pop_next: bool = True) -> bool:
         """Whether the last delivered batch is a physical batch of a round that goes on after it."""
-        return self._batch is not None and not self._batch.last
+        return self._under_way is not None and not self._under_way.batch.last
 
     def signal_skip_step(self, do_skip: bool = True) -> None:
         """Refuse: a round is one batch of the loader, which says itself where physical batches end."""
@@ -590,11 +579,6 @@ class ShuffleMixin:
             "steps cannot be skipped by hand, since gradients of several draws would meet in one round: use "
             "opacus.utils.batch_memory_manager.BatchMemoryManager with the loader that make_private returned"
         )
-
-    def _forget_round(self) -> None:
-        self._received = 0
-        self._taken = 0
-        self._total = None
 
     def _clear_gradients(self) -> None:
         self._is_last_step_skipped = False
@@ -608,8 +592,13 @@ class ShuffleMixin:
     def state_dict(self) -> dict[str, Any]:
         """The original optimizer's state, the rounds released, and a ``max_grad_norm`` that moves."""
         state: dict[str, Any] = super().state_dict()  # type: ignore[misc]
-        state = {**state, _ROUNDS: max((hook.released() for hook in self._accounting), default=0)}
-        return state if self._setting.ball.adaptive is None else {**state, _CLIP_BOUND: self.max_grad_norm}
+        state = {
+            **state,
+            "privacy_rounds": max((hook.accountant.released() for hook in self._accounting), default=0),
+        }
+        return (
+            state if self._setting.ball.adaptive is None else {**state, "max_grad_norm": self.max_grad_norm}
+        )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the original optimizer, and a radius that moves, within its bounds.
@@ -617,15 +606,14 @@ class ShuffleMixin:
         An accountant whose history lacks rounds that the state says were released is marked, with a warning.
         """
         adaptive = self._setting.ball.adaptive
-        radius = state_dict.get(_CLIP_BOUND)
-        released = checked(checks.whole, _ROUNDS, state_dict.get(_ROUNDS, 0), at_least=0)
-        super().load_state_dict(  # type: ignore[misc]
-            {k: v for k, v in state_dict.items() if k not in (_CLIP_BOUND, _ROUNDS)}
-        )
+        rest = dict(state_dict)
+        released = checked(checks.whole, "privacy_rounds", rest.pop("privacy_rounds", 0), at_least=0)
+        radius = rest.pop("max_grad_norm", None)
+        super().load_state_dict(rest)  # type: ignore[misc]
         for hook in self._accounting:
-            hook.released(at_least=released)
+            hook.accountant.released(at_least=released)
         if adaptive is not None and radius is not None:
-            self.max_grad_norm = adaptive.held(positive(_CLIP_BOUND, radius))
+            self.max_grad_norm = adaptive.held(positive("max_grad_norm", radius))
 
     # ---- batches ----------------------------------------------------------------------------------------
 
@@ -638,35 +626,27 @@ class ShuffleMixin:
                 f"the sampler draws (population, cohort, sampling, processes) = {drawn}, the optimizer "
                 f"accounts for {accounted}: give both the same"
             )
-        self._attached = True
 
     def begin_iteration(self) -> None:
         """Forget a round that was begun and not released: it cannot meet the next cohort."""
-        first = self._batch is not None and self._batch.part == 0
-        looked_at = first and self._unused and not self._stale_inputs.trained
-        self._record_passed_over(but=int(looked_at))
+        last = self._under_way
+        looked_at = (
+            last is not None and last.fresh and last.batch.part == 0 and not self._stale_inputs.trained
+        )
+        self.record_passed_over(but=int(looked_at))
         self._unrecorded, self._trains, self._stale_inputs.trained = 0, False, False
-        self._batch = None
-        self._unused = False
-        self._refused_round = None
-        self._forget_round()
+        self._under_way = None
         self._clear_gradients()
-
-    def end_iteration(self) -> None:
-        """Record the last batches of an iteration that came to its end, if no step was taken on them."""
-        self._record_passed_over()
 
     def expect_batch(self, delivery: Delivery, batch: object = None) -> None:
         """Take note of a batch that is handed out: the next step is on this one, and on no earlier one."""
         self._trains |= self._stale_inputs.trained
-        if delivery.part == 0:
-            self._record_passed_over()
-            self._forget_round()
+        if self._under_way is None or delivery.part == 0:
+            self.record_passed_over()
+            self._under_way = RoundUnderWay(delivery)
             self._unrecorded += 1
             self._delivered += 1
-        self._attached = True
-        self._batch = delivery
-        self._unused = True
+        self._under_way.batch, self._under_way.fresh = delivery, True
         self._stale_inputs.deliver(batch)
         if self._watched is not None:
             forget_forward_passes(self._watched.module)
@@ -674,8 +654,8 @@ class ShuffleMixin:
         for p in self._trained:
             mark_as_earlier(getattr(p, "grad_sample", None))
 
-    def _count_received(self) -> int:
-        return self._received
+    def _count_received(self, under_way: RoundUnderWay) -> int:
+        return under_way.received
 
     def _sum_of_processes(self, number: Tensor) -> float:
         return float(number)
@@ -692,8 +672,7 @@ class ShuffleDPOptimizer(ShuffleMixin, DPOptimizer):  # type: ignore[misc]
 class DistributedShuffleDPOptimizer(ShuffleMixin, DistributedDPOptimizer):  # type: ignore[misc]
     """The same over several processes: each randomises its part of one common cohort, the sums are reduced.
 
-    Noise that clients share is added by process 0 alone. Before a round is recorded the processes agree on
-    its total size and that none of them refuses it; if one does, all raise.
+    Before a round is recorded they agree on its total size, and that none refuses it; if one does, all raise.
     """
 
     _agreed = False
@@ -712,7 +691,7 @@ class DistributedShuffleDPOptimizer(ShuffleMixin, DistributedDPOptimizer):  # ty
                 self._agree(refused=True)
             raise
 
-    def _count_received(self) -> int:
+    def _count_received(self, under_way: RoundUnderWay) -> int:
         votes = self._agree(refused=False)
         if any(vote[1] for vote in votes):
             raise ShufflePrivacyError("another process refused this round; its own error says why")
@@ -724,11 +703,11 @@ class DistributedShuffleDPOptimizer(ShuffleMixin, DistributedDPOptimizer):  # ty
             )
         return sum(vote[0] for vote in votes)
 
-    def _estimate(self, total: Tensor, *, received: int) -> Tensor:
+    def _estimate(self, total: Tensor, *, own: int, received: int) -> Tensor:
         if torch.distributed.get_rank() == 0:
             total = self._with_common_noise(total)
         if not self.mechanism.must_be_summed:
-            return self._sum.estimate(total, reports=self._received)
+            return self._sum.estimate(total, reports=own)
         total = total.to(self.params[0].device)
         torch.distributed.all_reduce(total)
         # Every process has the whole sum; Opacus adds up what the processes have.
@@ -742,10 +721,11 @@ class DistributedShuffleDPOptimizer(ShuffleMixin, DistributedDPOptimizer):  # ty
 
     def _agree(self, *, refused: bool) -> list[list[int]]:
         """Each process's (gradients received, refusal, checksum of its round and of the records drawn)."""
-        drawn = None if self._batch is None else self._batch.checksum
+        now = self._under_way
+        received, drawn = (0, None) if now is None else (now.received, now.batch.checksum)
         checksum = zlib.crc32(repr((self.round.state(), self.mechanism.radius, drawn)).encode())
         own = torch.tensor(
-            [self._received, int(refused), checksum], dtype=torch.int64, device=self.params[0].device
+            [received, int(refused), checksum], dtype=torch.int64, device=self.params[0].device
         )
         votes = [torch.empty_like(own) for _ in range(torch.distributed.get_world_size())]
         torch.distributed.all_gather(votes, own)
@@ -860,8 +840,7 @@ def _storages(batch: object) -> Iterator[StorageWeakRef]:
 def forget_forward_passes(module: nn.Module) -> None:
     """Drop what Opacus's hooks keep of forward passes that no backward pass followed.
 
-    A loop that skips a batch because of its loss leaves one behind. Opacus would wait for its backward pass,
-    and no later batch would get per-sample gradients.
+    A loop that skips a batch leaves one behind, and no later batch would get per-sample gradients.
     """
     waiting = [p for p in module.parameters() if getattr(p, "_forward_counter", 0)]
     if not waiting:

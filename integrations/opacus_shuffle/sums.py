@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opacus_shuffle.errors import ShufflePrivacyError, checked
+from opacus_shuffle.accountants import ShufflePrivacyError, checked
 from shuffle_plugins.accounting import COARSE, Round, Sampling, ShuffleRound
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Fraction as Share
-from shuffle_plugins.core.ranges import Positive, Ranged
+from shuffle_plugins.core.checks import Fraction as Share
+from shuffle_plugins.core.checks import Positive, Ranged
 from shuffle_plugins.core.rows import Rows, adapted_norm
 from shuffle_plugins.mechanisms import BinaryRandomizedResponse, LocalRandomizer, Norm, PrivateSum, registry
 from shuffle_plugins.randomness import Randomness
@@ -57,22 +57,15 @@ class AdaptiveClipping(Ranged):
     """How the clipping radius C follows the gradients (Andrew et al. 2021, Algorithm 1).
 
     After a round C becomes C·exp(-rate·(released share of gradients within C - target)). Names are those of
-    Opacus's ``AdaClipDPOptimizer``.
-
-    Attributes:
-        target_unclipped_quantile: share of gradients that C is to leave unclipped, in [0, 1].
-        clipbound_learning_rate: rate, positive.
-        min_clipbound: least C; None for a thousandth of the first.
-        max_clipbound: largest C; None for a thousand times the first.
-        unclipped_num_std: deviation of the noise in the number of unclipped gradients of one round. None for
-            a tenth of the cohort, or more where that would take more than a tenth of ε0, or where a sum's
-            noise multiplier is over a fiftieth of the cohort.
+    Opacus's ``AdaClipDPOptimizer``. ``unclipped_num_std``, the deviation of the noise in the number of
+    unclipped gradients of one round, is a tenth of the cohort by default, or more where that would take more
+    than a tenth of ε0, or where a sum's noise multiplier is over a fiftieth of the cohort.
     """
 
-    target_unclipped_quantile: Share = 0.5
+    target_unclipped_quantile: Share = 0.5  # share of gradients that C is to leave unclipped
     clipbound_learning_rate: Positive = 0.2
-    min_clipbound: Positive | None = None
-    max_clipbound: Positive | None = None
+    min_clipbound: Positive | None = None  # of C; by default a thousandth of the first
+    max_clipbound: Positive | None = None  # by default a thousand times the first
     unclipped_num_std: Positive | None = None
 
     def __post_init__(self) -> None:
@@ -100,12 +93,9 @@ class AdaptiveClipping(Ranged):
         return min(max(radius, self.min_clipbound or 0.0), self.max_clipbound or math.inf)
 
     def bit_epsilon(self, local_epsilon: float, *, cohort: int) -> float:
-        """The part of a report's ε0 that is spent on the bit.
+        """The part of a report's ε0 that is spent on the bit."""
 
-        The noise of k bits, each sent truthfully with odds e^ε, has variance (s² - 1)·k/4 in their number,
-        with s = (e^ε + 1)/(e^ε - 1).
-        """
-
+        # The number of k bits, true with odds e^ε, has variance (s² - 1)·k/4, s = (e^ε + 1)/(e^ε - 1).
         def needed(deviation: float) -> float:
             return 2 * math.atanh(1 / math.sqrt(1 + 4 * deviation**2 / cohort))
 
@@ -137,10 +127,7 @@ class AdaptiveClipping(Ranged):
 
 
 def clipping_of(clipping: object, **adaptive: object) -> str | AdaptiveClipping:
-    """``"flat"``, ``"per_layer"``, or how an adaptive radius moves, from a name and what goes with it.
-
-    ``adaptive`` are fields of :class:`AdaptiveClipping`, for ``"adaptive"``; None for what was not given.
-    """
+    """``"flat"``, ``"per_layer"``, or how an adaptive radius moves: a name, and fields that go with it."""
     given: dict[str, Any] = {name: value for name, value in adaptive.items() if value is not None}
     if clipping == "adaptive":
         return AdaptiveClipping(**given)
@@ -162,18 +149,14 @@ def clipping_of(clipping: object, **adaptive: object) -> str | AdaptiveClipping:
 class ClippedBall:
     """The ball in which all clipped gradients of a round lie, and how it comes about.
 
-    Attributes:
-        radius: the ball's radius, ``max_grad_norm``.
-        adaptive: settings of adaptive clipping; None for a fixed radius.
-        limits: under per-layer clipping the radius of each parameter's own ball, in the optimizer's order.
-            Each record is clipped by itself, so this changes what is reported and not what a report costs.
-        norm: of the parameters' balls, the randomizer's.
+    Under per-layer clipping ``limits`` are the radii of the parameters' own balls, in the optimizer's order.
+    Each record is clipped by itself, so this changes what is reported and not what a report costs.
     """
 
-    radius: float
+    radius: float  # max_grad_norm
     adaptive: AdaptiveClipping | None = None
     limits: tuple[float, ...] | None = None
-    norm: Norm = Norm.L2
+    norm: Norm = Norm.L2  # of the parameters' balls, the randomizer's
 
     @classmethod
     def of_layers(cls, limits: object, *, parameters: int, norm: Norm) -> ClippedBall:
@@ -201,9 +184,8 @@ class ClippedBall:
         return self.of_layers(limits, parameters=len(limits), norm=self.norm)
 
     def clip(self, parts: list[Tensor]) -> list[Tensor]:
-        """Clipped copies of per-sample gradients (samples, size), one tensor for each parameter.
-
-        NaN and infinite entries stay, for the randomizer to refuse.
+        """Clipped copies of per-sample gradients (samples, size), one for each parameter; what is not finite
+        stays, for the randomizer to refuse.
         """
         clipped = []
         for part, limit in zip(parts, self.limits or (), strict=True):
@@ -233,18 +215,13 @@ class RoundSum:
     both are about one record, so their ε add up. A row g of a multi-message sum becomes (g clipped to C, ±h),
     in a ball of radius √(C² + h²), for which the mechanism is built.
 
-    Attributes:
-        mechanism: randomises the rows and adds them up.
-        round: what the released sum costs (replace-one, against an observer of the model).
-        bit: randomises the bits of pairs.
-        radius, height: C and h of longer rows.
     """
 
-    mechanism: PrivateSum
-    round: Round
-    bit: BinaryRandomizedResponse | None = None
-    radius: float | None = None
-    height: float = 1.0
+    mechanism: PrivateSum  # randomises the rows and adds them up
+    round: Round  # what the released sum costs (replace-one, against an observer of the model)
+    bit: BinaryRandomizedResponse | None = None  # randomises the bits of pairs
+    radius: float | None = None  # C, of longer rows
+    height: float = 1.0  # h
 
     def share(self, rows: Rows, *, randomness: Randomness) -> Tensor:
         """What these clients add to the total."""
@@ -317,34 +294,26 @@ class SumSetting:
     def of(
         cls, randomizer: Any, clipping: object, max_grad_norm: object, *, sizes: Sequence[int], cohort: int
     ) -> SumSetting:
-        """From what the user passed; its privacy number is not chosen yet.
-
-        Args:
-            randomizer: a registered name, a ``PrivateSum`` class, a partial of one, or what builds one.
-            clipping, max_grad_norm: as of ``make_private``.
-            sizes: how many entries each trained parameter has.
-            cohort: k.
-        """
+        """From what the user passed, for parameters of these sizes; its privacy number is not chosen yet."""
         described = f"randomizer={randomizer!r}" if isinstance(randomizer, str) else "this randomizer"
         if randomizer == DEFAULT_RANDOMIZER:
             described += " (the default)"
+        factory = randomizer
         if isinstance(randomizer, str):
             checked(registry.check_known, randomizer)
             factory = registry.factory(randomizer)
-            takes_noise = registry.kind_of(randomizer) is registry.Kind.SUMS
-        else:
-            factory, owner = randomizer, _innermost(randomizer)
-            if isinstance(owner, PrivateSum) and owner.privacy_parameter == "noise_multiplier":
-                raise ShufflePrivacyError(_no_builder("a built sum", type(owner)))
-            if isinstance(owner, PrivateSum) or not callable(randomizer):
-                raise ShufflePrivacyError(
-                    "randomizer must be a registered name, a LocalRandomizer class, or a factory taking "
-                    f"local_epsilon, dim and radius; got {randomizer!r}. An instance will not do: dim is "
-                    "known only here"
-                )
-            takes_noise = "noise_multiplier" in _parameters(factory)
-            if isinstance(owner, type) and issubclass(owner, PrivateSum):
-                takes_noise = owner.privacy_parameter == "noise_multiplier"
+        owner = _innermost(factory)
+        if isinstance(owner, PrivateSum) and owner.privacy_parameter == "noise_multiplier":
+            raise ShufflePrivacyError(_no_builder("a built sum", type(owner)))
+        if isinstance(owner, PrivateSum) or not callable(factory):
+            raise ShufflePrivacyError(
+                "randomizer must be a registered name, a LocalRandomizer class, or a factory taking "
+                f"local_epsilon, dim and radius; got {randomizer!r}. An instance will not do: dim is known "
+                "only here"
+            )
+        takes_noise = "noise_multiplier" in _parameters(factory)
+        if isinstance(owner, type) and issubclass(owner, PrivateSum):
+            takes_noise = owner.privacy_parameter == "noise_multiplier"
         found = cls(
             factory=_with_noise(factory) if takes_noise else factory,
             privacy_parameter="noise_multiplier" if takes_noise else "local_epsilon",
@@ -391,7 +360,7 @@ class SumSetting:
 
     @property
     def takes_noise_multiplier(self) -> bool:
-        """Whether privacy is set by a noise multiplier, and otherwise by ``local_epsilon``."""
+        """Or otherwise ``local_epsilon``."""
         return self.privacy_parameter == "noise_multiplier"
 
     def mechanism(self, privacy: float = 1.0, *, dim: int, cohort: int, radius: float = 1.0) -> PrivateSum:

@@ -18,7 +18,6 @@ from shuffle_plugins.accounting.composition.renyi import RenyiComposition
 from shuffle_plugins.accounting.losses.distribution import (
     COARSE,
     FINE,
-    SINGLE,
     PrivacyLossDistribution,
     Resolution,
 )
@@ -27,8 +26,6 @@ from shuffle_plugins.accounting.rounds.round import (
     check_recordable,
     lower_families,
     lower_losses,
-    resolves_alone,
-    reversed_lower_losses,
     upper_losses,
 )
 from shuffle_plugins.accounting.terms import (
@@ -43,8 +40,7 @@ from shuffle_plugins.accounting.terms import (
 from shuffle_plugins.core import checks
 
 _STATE_VERSION = 3
-_FEW_ROUNDS = 32  # distinct rounds that are composed at once; with more, a question takes seconds
-_MOST_LOSS_STEPS = 10**6  # beyond which the grid of losses is so coarse that Rényi orders may be tighter
+_AT_ONCE = 32  # distinct rounds that are composed anew for every question, which is the finest
 _LARGEST = 700.0  # e to this power is a float
 _ROUNDOFF = 1e-9  # relative, of a computed δ, which is moved to the safe side: small ε0 leave few digits
 _SMALL_CHARGE = 1e-2  # share of δ below which the distance is charged to δ alone: less is not to be gained
@@ -57,14 +53,10 @@ class BudgetExceeded(RuntimeError):
 
 
 class ShuffleAccountant:
-    """Adds up shuffled rounds and says what they cost together.
+    """Adds up rounds and says what they cost together: replace-one neighbours at public, fixed population.
 
-    Neighbouring relation: replace-one at public, fixed population. Rounds may follow adaptively on each other
-    and may differ in every field but the adversary.
-
-    Args:
-        method: how upper bounds compose: ``"pld"`` (tightest) or ``"rdp"`` (Rényi divergences at real orders,
-            typically 5–15 % looser).
+    Rounds may follow adaptively on each other and may differ in every field but the adversary. ``method``
+    says how upper bounds compose: ``"pld"`` (tightest) or ``"rdp"`` (Rényi divergences, 5–15 % looser).
 
     Example:
         >>> clients = ShuffleRound(local_epsilon=1.5, population=60_000, cohort=10_000, channel_fixed=True)
@@ -79,14 +71,14 @@ class ShuffleAccountant:
         self._rounds: list[Round] = []
         self._steps: list[int] = []
         self._earlier: dict[Round, int] = {}  # steps of each distinct round, but for the last entry's
-        self._seen = 0  # entries whose pairs' names are known
+        self._named = self._told = 0  # entries whose pairs' names, and whose instances, are known
         self._names: set[str] = set()
+        self._leading: set[str] = set()  # names of instances
+        self._telling = True  # whether every entry that is known has an instance
         self._epsilons: dict[float, EpsilonInterval] = {}
         self._answers: dict[float, tuple[float, str]] = {}
-        self._told, self._telling = 0, True  # entries whose instances are known; whether each has one
-        self._leading_names: set[str] = set()
         self._allowance: tuple[tuple[Any, ...], int] | None = None  # a question, and steps that are within
-        self._uppers, self._lowers = BothDirections(upper_law, COARSE), BothDirections(_lower_law, COARSE)
+        self._uppers, self._lowers = BothDirections(upper_law), BothDirections(_lower_law)
 
     def __repr__(self) -> str:
         return (
@@ -157,10 +149,8 @@ class ShuffleAccountant:
     def epsilon(self, delta: float, *, lower: bool = True) -> EpsilonInterval:
         """ε at δ. An empty history costs nothing.
 
-        Args:
-            lower: False leaves the lower end at 0, which takes half the time: for budgets and calibrations,
-                which compare upper ends. Where no ε can be certified that end is then infinite, and not a
-                ValueError.
+        ``lower=False`` leaves the lower end at 0, which takes half the time: for budgets and calibrations.
+        Where no ε can be certified the upper end is then infinite, and not a ValueError.
         """
         checks.delta(delta)
         if not lower:
@@ -174,7 +164,9 @@ class ShuffleAccountant:
             )
         found = self._epsilons.get(delta)
         if found is None:
-            attained, certified = self._lower_epsilon(delta), self._upper_epsilon(delta)
+            attained, certified = self._lower_epsilon(delta), self._certified(delta)
+            if certified[0] == math.inf:
+                raise ValueError(f"no ε at δ={delta:g}{self._why_none(delta)}")
             if attained[0] > certified[0] * (1 + 1e-6):  # more than numerical errors
                 raise ArithmeticError(
                     f"the bounds cross: {attained[1]} gives at least {attained[0]}, {certified[1]} at most "
@@ -197,7 +189,7 @@ class ShuffleAccountant:
         upper = lower = 0.0
         upper_name, lower_name = self._upper_name(self._method), "none"
         if self._rounds:
-            upper = self._replacement.delta(self._composed_delta, epsilon)
+            upper = self._replacement.delta(self._of_stand_ins, epsilon)
             upper = min(upper, 1.0, self._local_delta() if epsilon >= self._pure_epsilon() else 1.0)
             for name, value in self._attained(lambda composition: composition.delta(epsilon)):
                 if value >= lower:
@@ -262,10 +254,8 @@ class ShuffleAccountant:
     def rounds_left(self, shuffle_round: Round, *, delta: float) -> tuple[float, float]:
         """How many more such rounds may have an ε at ``delta``, which the δ0 of all reports use up.
 
-        Returns:
-            (amplified, any): after more than the first no more than the sum of all ε0 can be certified (basic
-            composition), after more than the second no ε at all. Both are infinite for rounds without δ0, and
-            for those whose δ0 is not charged, as they are accounted by their likelihoods.
+        Two numbers: after more than the first only the sum of all ε0 can be certified (basic composition),
+        after more than the second no ε at all. Infinite where no δ0 is charged.
         """
         checks.delta(delta)
         if not shuffle_round.local_delta or not shuffle_round.replacement_distance:
@@ -318,10 +308,9 @@ class ShuffleAccountant:
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace the history by a saved one. On any error this accountant stays as it was.
+        """Replace the history by a saved one; on any error this accountant stays as it was.
 
-        ValueError if the state is damaged, of another version or of another method, or does not begin with
-        the rounds recorded here: those were released, and must not be forgotten.
+        A state that does not begin with the rounds recorded here is refused: those were released.
         """
         check_saved(state, by=type(self).__name__, version=_STATE_VERSION, method=self._method)
         loaded = type(self)(method=self._method)
@@ -345,20 +334,15 @@ class ShuffleAccountant:
 
     @property
     def _counts(self) -> dict[Round, int]:
-        """Steps of each distinct round, in the order in which they first came."""
+        """Steps of each distinct round."""
         counts = dict(self._earlier)
         if self._rounds:
             counts[self._rounds[-1]] = counts.get(self._rounds[-1], 0) + self._steps[-1]
         return counts
 
-    @property
-    def _resolution(self) -> Resolution:
-        """How finely the history is resolved."""
-        return COARSE if len(self._earlier) > _FEW_ROUNDS else _resolution_of(self._counts)
-
     def _upper_name(self, method: Method) -> str:
-        self._names.update(each.pair_name for each in self._rounds[self._seen :])
-        self._seen = len(self._rounds)
+        self._names.update(each.pair_name for each in self._rounds[self._named :])
+        self._named = len(self._rounds)
         return f"{' and '.join(sorted(self._names)) or 'blanket pair'}, {method.upper()}"
 
     def _total(self, cost: Callable[[Round], float]) -> float:
@@ -368,7 +352,6 @@ class ShuffleAccountant:
         return self._total(lambda each: each.local_epsilon)
 
     def _local_delta(self) -> float:
-        """δ of the local guarantees, composed without amplification."""
         return min(self._total(lambda each: each.own_delta), 1.0)
 
     @property
@@ -378,11 +361,11 @@ class ShuffleAccountant:
         return _Replacement(replaced, distance=distance)
 
     def _cap(self, delta: float) -> float:
-        """ε by basic composition of the local guarantees; infinite if their δ is too large for it."""
+        """ε by basic composition of the local guarantees."""
         return self._pure_epsilon() if self._local_delta() <= delta else math.inf
 
     def _in_parts(self, delta: float) -> float:
-        """ε by basic composition of parts of the history, for histories whose ε is too large in one piece."""
+        """ε by basic composition of parts of a history whose ε is too large in one piece."""
         most = max(self._steps)
         parts = 2
         while parts <= 2 * most:
@@ -397,23 +380,22 @@ class ShuffleAccountant:
             parts *= 2
         return math.inf
 
-    def _upper_compositions(self) -> Iterator[LossComposition]:
-        """The history composed; in both directions if to add a record costs another ε than to remove it."""
-        resolution, counts = self._resolution, self._counts
-        if resolution is COARSE:
-            return self._uppers.compositions(self._rounds, self._steps)
-        return (LossComposition(laws, list(counts.values())) for laws in _laws(upper_law, counts, resolution))
+    def _composed(self, directions: BothDirections) -> Iterator[LossComposition]:
+        return directions.compositions(self._rounds, self._steps, self._counts)
 
     def _upper_orders(self) -> Iterator[RenyiComposition]:
         counts = self._counts
-        for laws in _laws(upper_law, counts, _resolution_of(counts)):
+        for exchanged in (False, True):
+            laws = [upper_law(each, _resolution_of(counts), exchanged=exchanged) for each in counts]
             yield RenyiComposition(laws, list(counts.values()))
+            if all(law.symmetric for law in laws):
+                break
 
-    def _composed_delta(self, epsilon: float) -> float:
+    def _of_stand_ins(self, epsilon: float) -> float:
         found = []
         if self._method == "pld":
             with suppress(ArithmeticError):  # rounds of very different scales share no grid
-                found.append(max(each.delta(epsilon) for each in self._upper_compositions()))
+                found.append(max(each.delta(epsilon) for each in self._composed(self._uppers)))
         if not found or self._takes_orders:
             with suppress(ArithmeticError):  # losses beyond what floats can hold
                 found.append(max(each.delta(epsilon) for each in self._upper_orders()))
@@ -421,31 +403,25 @@ class ShuffleAccountant:
 
     @property
     def _takes_orders(self) -> bool:
-        """Whether Rényi orders are asked: so many steps leave the grid of losses coarse, or none is used."""
-        return self._method == "rdp" or sum(self._steps) > _MOST_LOSS_STEPS
+        # Of a million steps the grid of losses is so coarse that orders may be tighter.
+        return self._method == "rdp" or sum(self._steps) > 10**6
 
-    def _upper_epsilon(self, delta: float) -> tuple[float, str]:
-        tightest = self._certified(delta)
-        own = self._local_delta()
-        if tightest[0] == math.inf and own > 0:
-            raise ValueError(
-                f"no ε at δ={delta:g}: the reports' own δ0 and cut tails add up to {own:.3g} for one client, "
-                f"and to {self._replacement.charge(0.0):.3g} with pure randomizers instead of (ε0, δ0) ones; "
-                f"use a smaller δ0 (more noise), fewer rounds, or a larger δ{self._remedies()}"
+    def _why_none(self, delta: float) -> str:
+        own, replacement = self._local_delta(), self._replacement
+        if own > 0:
+            remedies = dict.fromkeys(each.remedy for each in self._rounds if each.remedy)
+            return (
+                f": the reports' own δ0 and cut tails add up to {own:.3g} for one client, "
+                f"and to {replacement.charge(0.0):.3g} with pure randomizers instead of (ε0, δ0) ones; "
+                + "; ".join(["use a smaller δ0 (more noise), fewer rounds, or a larger δ", *remedies])
             )
-        if tightest[0] == math.inf:
-            raise ValueError(
-                f"no ε at δ={delta:g} can be certified: these sums have next to no noise, or are too far "
-                f"({self._replacement.distance:.3g}, charged 1 + e^ε times) from what covers them; use "
-                "more coins or shares, more noise, fewer rounds, or a larger δ"
-            )
-        return tightest
-
-    def _remedies(self) -> str:
-        return "".join(f"; {each}" for each in dict.fromkeys(one.remedy for one in self._rounds) if each)
+        return (
+            " can be certified: these sums have next to no noise, or are too far "
+            f"({replacement.distance:.3g}, charged 1 + e^ε times) from what covers them; use "
+            "more coins or shares, more noise, fewer rounds, or a larger δ"
+        )
 
     def _certified(self, delta: float) -> tuple[float, str]:
-        """The least certified ε and its bound's name; infinite if there is none."""
         found = self._answers.get(delta)
         if found is None:
             found = self._in_one_piece(delta)
@@ -456,7 +432,6 @@ class ShuffleAccountant:
         return found
 
     def _in_one_piece(self, delta: float) -> tuple[float, str]:
-        """As :meth:`_certified`, of the whole history at once."""
         name = self._upper_name(self._method)
         if not self._rounds:
             return 0.0, name
@@ -470,9 +445,9 @@ class ShuffleAccountant:
         return min(found)
 
     def _by_losses(self, delta: float) -> float:
-        """Certified ε by privacy losses; infinite if floats or one grid cannot hold them all."""
+        """Infinite if floats or one grid cannot hold all losses."""
         try:
-            return max(self._replacement.epsilon(each, delta) for each in self._upper_compositions())
+            return max(self._replacement.epsilon(each, delta) for each in self._composed(self._uppers))
         except ArithmeticError:
             return math.inf
 
@@ -481,41 +456,25 @@ class ShuffleAccountant:
     ) -> Iterator[tuple[str, float]]:
         """What real instances of the history answer, by name; nothing where no grid is fine and wide enough.
 
-        Of each round the family that leaks most is taken, in both directions: a record's meaning may differ
-        from round to round, so families mix freely; the direction may not. With ``every_family``, each that
-        all rounds have is composed as well.
+        A record's meaning may differ from round to round, so of each the family that leaks most is taken; the
+        direction may not. With ``every_family``, each that all rounds have is composed as well.
         """
-        for each in self._rounds[self._told :]:
+        for each in self._rounds[self._told :]:  # a long history is asked again and again
             self._telling &= bool(lower_families(each))
             if self._telling:
-                self._leading_names.add(_leading(each, COARSE))
+                self._leading.add(_leading(each, COARSE if len(self._earlier) > _AT_ONCE else FINE))
         self._told = len(self._rounds)
         if not self._rounds or not self._telling:
             return
-        resolution, named = self._resolution, []
-        if resolution is COARSE:
-            name = ", ".join(sorted(self._leading_names))
-            named.append((name, self._lowers.compositions(self._rounds, self._steps)))
-        if resolution is not COARSE or every_family:
-            named.extend(self._attained_at_once(resolution, every_family=every_family))
-        for name, compositions in named:
-            with suppress(ArithmeticError):
-                for composition in compositions:
-                    yield name, ask(composition)
-
-    def _attained_at_once(
-        self, resolution: Resolution, *, every_family: bool
-    ) -> Iterator[tuple[str, Iterator[LossComposition]]]:
-        counts = self._counts
-        picks = [{each: _leading(each, resolution) for each in counts}]
+        asked = [(", ".join(sorted(self._leading)), self._lowers)]
         if every_family:
-            shared = set.intersection(*(set(lower_families(each)) for each in counts))
-            leading = set(picks[0].values())
-            picks += [dict.fromkeys(counts, name) for name in sorted(shared) if {name} != leading]
-        for pick in picks[resolution is COARSE :]:
-            laws = _laws(partial(_lower_law, families=pick), counts, resolution)
-            composed = (LossComposition(each, list(counts.values())) for each in laws)
-            yield ", ".join(sorted(set(pick.values()))), composed
+            shared = set.intersection(*(set(lower_families(each)) for each in self._counts))
+            others = sorted(name for name in shared if {name} != self._leading)
+            asked += [(name, BothDirections(partial(_lower_law, family=name))) for name in others]
+        for name, directions in asked:
+            with suppress(ArithmeticError):
+                for composition in self._composed(directions):
+                    yield name, ask(composition)
 
     def _lower_epsilon(self, delta: float) -> tuple[float, str]:
         best, best_name, most = 0.0, "none", self._cap(delta)
@@ -528,48 +487,45 @@ class ShuffleAccountant:
 
 
 class BothDirections:
-    """A history composed from one side, in both directions where they differ; what was composed is kept.
+    """Histories composed from one side, in both directions where they differ; what was composed is kept.
 
-    Args:
-        law_of: the law of a round at a resolution, or with the two datasets exchanged if ``reverse``.
-        resolution: of the laws.
+    ``law_of`` is the law of a round at a resolution, also with the two datasets exchanged. Up to
+    ``most_fine`` distinct rounds are resolved finely.
     """
 
-    def __init__(self, law_of: Callable[..., PrivacyLossDistribution], resolution: Resolution) -> None:
-        self._histories = [
-            LossHistory(partial(law_of, resolution=resolution, reverse=reverse)) for reverse in (False, True)
-        ]
+    def __init__(self, law_of: Callable[..., PrivacyLossDistribution], *, most_fine: int = _AT_ONCE) -> None:
+        self._law_of, self._most_fine = law_of, most_fine
+        self._kept: dict[tuple[Resolution, bool], LossHistory[Round]] = {}
 
-    def compositions(self, rounds: list[Round], steps: list[int]) -> Iterator[LossComposition]:
-        """The history, and the same reversed if that is another one."""
-        for history in self._histories:
-            yield LossComposition(rounds, steps, history=history)
-            if history.total.symmetric:
+    def compositions(
+        self, rounds: list[Round], steps: list[int], counts: Mapping[Round, int]
+    ) -> Iterator[LossComposition]:
+        """The history, of which ``counts`` has the steps of distinct rounds; and exchanged, if it differs."""
+        resolution = FINE if len(counts) <= self._most_fine else COARSE
+        for exchanged in (False, True):
+            law_of = partial(self._law_of, resolution=resolution, exchanged=exchanged)
+            if len(counts) <= _AT_ONCE:
+                laws = [law_of(each) for each in counts]
+                yield LossComposition(laws, list(counts.values()))
+                symmetric = all(law.symmetric for law in laws)
+            else:
+                history = self._kept.setdefault((resolution, exchanged), LossHistory(law_of))
+                yield LossComposition(rounds, steps, history=history)
+                symmetric = not history.total.directed
+            if symmetric:
                 break
 
 
-def _laws(
-    law_of: Callable[..., PrivacyLossDistribution], counts: Mapping[Round, int], resolution: Resolution
-) -> Iterator[list[PrivacyLossDistribution]]:
-    """The laws of distinct rounds, and the same reversed if they are others."""
-    for reverse in (False, True):
-        laws = [law_of(each, resolution=resolution, reverse=reverse) for each in counts]
-        yield laws
-        if all(law.symmetric for law in laws):
-            break
-
-
-def upper_law(each: Round, *, resolution: Resolution, reverse: bool) -> PrivacyLossDistribution:
-    """The law of a dominating pair, or of the pair exchanged."""
+def upper_law(each: Round, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
+    """:func:`upper_losses`, also of the pair with its two datasets exchanged."""
     found = upper_losses(each, resolution)
-    return found.reversed() if reverse else found
+    return found.reversed() if exchanged else found
 
 
 def _lower_law(
-    each: Round, *, resolution: Resolution, reverse: bool, families: Mapping[Round, str] | None = None
+    each: Round, resolution: Resolution, *, exchanged: bool, family: str | None = None
 ) -> PrivacyLossDistribution:
-    family = _leading(each, resolution) if families is None else families[each]
-    return (reversed_lower_losses if reverse else lower_losses)(each, family, resolution)
+    return lower_losses(each, family or _leading(each, resolution), resolution, exchanged=exchanged)
 
 
 def _leading(each: Round, resolution: Resolution) -> str:
@@ -584,33 +540,32 @@ def _leading(each: Round, resolution: Resolution) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Replacement:
-    """What it costs that rounds are accounted through others that they are close to, taken together.
+    """What it costs that rounds are accounted through stand-ins that they are close to.
 
-    Reports that are (ε0, δ0)-LDP are replaced by pure ones, sums with noise of coins by Gaussian mechanisms
-    (``docs/proofs/accounting.md`` and ``docs/proofs/sums.md``). A total variation between the two, the
-    ``distance``, is charged to δ, 1 + e^ε times. Where ε is large that is too much; of rounds whose
-    likelihoods are within e^η of each other, η is charged to ε instead, twice.
+    A total variation between the two, the ``distance``, is charged to δ, 1 + e^ε times. Where ε is large that
+    is too much; of rounds whose likelihoods are within e^η of each other, η is charged to ε instead, twice
+    (``docs/proofs/accounting.md``; ``docs/proofs/sums.md``, "Large ε").
     """
 
     history: tuple[tuple[Round, int], ...]
     distance: float
 
     def charge(self, epsilon: float) -> float:
-        """What the distance adds to δ at ε."""
         return (1.0 + math.exp(min(epsilon, _LARGEST))) * self.distance if self.distance else 0.0
 
     def epsilon(self, composition: LossComposition | RenyiComposition, delta: float) -> float:
-        """The least ε at ``delta`` of the history, from what is composed in its place; rounded up."""
+        """The least ε at ``delta``, from what is composed in the history's place; rounded up."""
         delta *= 1 - _ROUNDOFF
         if not self.distance:
             return composition.epsilon(delta)
-        charged = self._charged_to_delta(composition, delta)
+        # The least ε with composed δ plus the distance's charge at that very ε within δ.
+        charged = _raised_until(lambda epsilon: (delta - self.charge(epsilon), 0.0), composition, start=0.0)
         if self.charge(charged) <= _SMALL_CHARGE * delta:
             return charged
         return min(charged, self._charged_to_epsilon(composition, delta))
 
     def delta(self, composed: Callable[[float], float], epsilon: float) -> float:
-        """δ at ε of the history, from δ of what is composed in its place, a function of ε; rounded up."""
+        """δ at ε, from δ of what is composed in the history's place, a function of ε; rounded up."""
         own = composed(epsilon) * (1 + _ROUNDOFF)
         charge = self.charge(epsilon)
         if charge <= _SMALL_CHARGE * own:
@@ -623,17 +578,7 @@ class _Replacement:
         replaced = math.exp(ratio) * (replaced + tail + (1 + math.exp(epsilon)) * distance)
         return min(own + charge, replaced * (1 + _ROUNDOFF))
 
-    def _charged_to_delta(self, composition: LossComposition | RenyiComposition, delta: float) -> float:
-        """The least ε with composed δ plus the distance's charge at that very ε within ``delta``."""
-        return _raised_until(lambda epsilon: (delta - self.charge(epsilon), 0.0), composition, start=0.0)
-
     def _charged_to_epsilon(self, composition: LossComposition | RenyiComposition, delta: float) -> float:
-        """ε of what is composed instead, and twice the η within whose e^η it is of the history.
-
-        What the η does not cover is a tail, so small that e^ε times it is a thousandth of ``delta``
-        (docs/proofs/sums.md, "Large ε").
-        """
-
         def left(epsilon: float) -> tuple[float, float]:
             tail = _TAIL_SHARE * delta
             ratio, distance = self._closeness(epsilon, tail=tail)
@@ -644,12 +589,7 @@ class _Replacement:
         return _raised_until(left, composition, start=composition.epsilon(delta / 2)) * (1 + _ROUNDOFF)
 
     def _closeness(self, epsilon: float, *, tail: float) -> tuple[float, float]:
-        """η of the rounds that have one together, and the distance of those that have only a distance.
-
-        Args:
-            epsilon: at which a tail is charged 1 + e^ε times.
-            tail: what all tails together may be charged.
-        """
+        """η of the rounds that have one, and the distance of the others; tails are charged ``tail`` at ε."""
         close = [(r, steps) for r, steps in self.history if r.CHARGED_BY_RATIO]
         others = [(r, steps) for r, steps in self.history if not r.CHARGED_BY_RATIO]
         if not close:
@@ -666,10 +606,7 @@ def _raised_until(
     *,
     start: float,
 ) -> float:
-    """ε that what is ``left`` of δ at that very ε allows, plus what is charged to ε there; or infinity.
-
-    What is left falls with ε, so that ε is raised until it is enough; each step raises it, so few are needed.
-    """
+    """The least ε that what is ``left`` of δ at that very ε allows, plus what is charged to ε there."""
     epsilon = start
     for _ in range(200):
         target, charged = left(epsilon)
@@ -683,7 +620,7 @@ def _raised_until(
 
 
 def _stretch(fits: Callable[[int], bool], *, known_good: int) -> int:
-    """A number of steps, at least ``known_good``, that was checked to fit."""
+    """A number of steps that was checked to fit."""
     good, step = known_good, max(known_good, 16)
     for _ in range(8):
         if not fits(good + step):
@@ -697,7 +634,7 @@ def _stretch(fits: Callable[[int], bool], *, known_good: int) -> int:
 
 
 def sealed(*, version: int, method: Method, **kept: Any) -> dict[str, Any]:
-    """A state that says what it is for, and has a digest by which :func:`check_saved` knows it again."""
+    """A state with a digest by which :func:`check_saved` knows it again."""
     state = {"neighbouring_relation": NEIGHBOURING_RELATION, **kept, "version": version, "method": method}
     return {**state, "digest": _digest(state)}
 
@@ -709,10 +646,7 @@ def _digest(state: Mapping[str, Any]) -> str:
 
 
 def check_saved(state: object, *, by: str, version: int, method: Method) -> None:
-    """Check what a saved state says of itself, and that it is as it was written.
-
-    A cohort that was halved, or a participant's round that is missing, would lower ε.
-    """
+    """Refuse a state of something else, or that was changed: a cohort that was halved would lower ε."""
     saved = state if isinstance(state, Mapping) else {}
     if type(saved.get("version")) is not int or saved["version"] != version:
         raise ValueError(f"not a state of {by}, or of a version this release cannot read")
@@ -731,7 +665,6 @@ def check_saved(state: object, *, by: str, version: int, method: Method) -> None
 
 
 def _most(each: float, *, beside: float, within: float) -> int:
-    """How often ``each`` fits ``within`` a limit ``beside`` what is there already."""
     count = max(math.floor((within - beside) / each), 0)
     while count and beside + count * each > within:
         count -= 1
@@ -739,10 +672,7 @@ def _most(each: float, *, beside: float, within: float) -> int:
 
 
 def check_none_forgotten(saved: Sequence[tuple[object, int]], recorded: Sequence[tuple[object, int]]) -> None:
-    """Refuse a saved history, of entries and how often each, that does not go on from what was recorded.
-
-    What was recorded since it was saved, or in its place, was released.
-    """
+    """Refuse a history, of entries and how often each, that does not go on from what was recorded here."""
     last = len(recorded) - 1
     goes_on = not recorded or (
         len(saved) > last
@@ -759,16 +689,13 @@ def check_none_forgotten(saved: Sequence[tuple[object, int]], recorded: Sequence
 
 
 def _resolution_of(counts: Mapping[Round, int]) -> Resolution:
-    if sum(counts.values()) == 1 and all(map(resolves_alone, counts)):
-        return SINGLE
-    return FINE if len(counts) <= _FEW_ROUNDS else COARSE
+    return FINE if len(counts) <= _AT_ONCE else COARSE
 
 
 def pair_epsilon_interval(accountant: ShuffleAccountant, delta: float) -> tuple[float, float]:
     """Between which values the exact ε of the dominating pair lies: the error of the numerics alone.
 
-    Pairs other than counts (envelopes over datasets, slots of many weights) are bounded from above only;
-    with them in the history the lower end is what a real instance attains.
+    With pairs in the history that are bounded from above only, the lower end is what an instance attains.
     """
     found, counts = accountant.epsilon(delta), accountant._counts
     if not counts:

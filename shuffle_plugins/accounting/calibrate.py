@@ -1,14 +1,13 @@
-"""Solve the accountant for what a user may spend: ε0, rounds or cohort at a target (ε, δ).
-
-Each result was itself evaluated and is within the target. Searches have a limit and always end.
-"""
+"""Solve the accountant for ε0, rounds or cohort at a target (ε, δ); each answer was itself evaluated."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Annotated
 
 from shuffle_plugins.accounting.accountant import ShuffleAccountant
 from shuffle_plugins.accounting.numerics.search import largest_within
@@ -17,10 +16,12 @@ from shuffle_plugins.accounting.rounds.records import SampledRecordsRound
 from shuffle_plugins.accounting.rounds.round import Round, ShuffleRound
 from shuffle_plugins.accounting.terms import Adversary, Method, Sampling, check_method
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Delta, Ranged, Steps, TargetEpsilon
+from shuffle_plugins.core.checks import Delta, Ranged, Steps, TargetEpsilon
 
 LEAST_SEARCHED_LOCAL_EPSILON, LARGEST_SEARCHED_LOCAL_EPSILON = 1e-4, 20.0
 """Range of ε0, in nats, that calibrations search. Mechanisms and rounds accept a wider range."""
+
+_Method = Annotated[Method, lambda _, value: check_method(value)]
 
 MAX_NUM_STEPS = 10**9
 """The most rounds that a calibration answers with."""
@@ -39,11 +40,7 @@ class PrivacyTarget(Ranged):
     epsilon: TargetEpsilon
     delta: Delta
     num_steps: Steps = 1
-    method: Method = "pld"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_method(self.method)
+    method: _Method = "pld"
 
     def cost(self, each: Round) -> float:
         """The certified ε at ``delta`` of ``num_steps`` such rounds; infinite if none can be certified."""
@@ -115,8 +112,7 @@ def calibrate_local_epsilon(
 def normal_guess(target: PrivacyTarget, shuffle_round: ShuffleRound) -> float:
     """Start value for a search: the ε0 at which such rounds would meet the target, were losses normal.
 
-    Its variance is the one that the binary clone pair gives a round, 2γ²·(e^ε0 − 1)²/(k·(e^ε0 + 1)). A normal
-    loss of variance μ² has ε ≈ μ·√(2·log(1/δ)) + μ²/2. The round's own ε0 is not read.
+    Their variance is that of the binary clone pair, 2γ²·(e^ε0 − 1)²/(k·(e^ε0 + 1)). Its ε0 is not read.
     """
     sampling, observed = shuffle_round.sampling, shuffle_round.adversary is Adversary.MODEL_OBSERVER
     hidden, rate = float(shuffle_round.cohort), 1.0
@@ -162,11 +158,10 @@ def calibrate_cohort(
     records_per_client: int = 1,
     samples_per_client: int = 1,
 ) -> int:
-    """The cohort that uses the target (ε, δ) best.
+    """The cohort that uses the target (ε, δ) best; arguments as of :func:`calibrate_local_epsilon`.
 
-    Against an observer of the model a larger cohort of the same population costs more: the answer is the
-    largest that fits. Against a server, and in single passes, a client hides among its cohort alone and a
-    larger one costs less: the answer is the smallest that fits. ValueError if none does.
+    Against an observer of the model the largest that fits. Against a server, and in single passes, a client
+    hides among its cohort alone: the smallest that fits. ValueError if none does.
     """
     target = _target(target_epsilon, delta, num_steps, method)
     scheme = checks.choice(Sampling, "sampling", sampling)
@@ -219,11 +214,8 @@ def _largest(fits: Callable[[int], bool], limit: int, *, refusal: str) -> int:
     """Largest argument in [1, limit] found to fit, for a predicate that turns from true to false once."""
     if not fits(1):
         raise ValueError(refusal)
-    good, bad = 1, 2
+    bad = 2
     while bad <= limit and fits(bad):
-        good, bad = bad, 2 * bad
-    bad = min(bad, limit + 1)
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if fits(middle) else (good, middle)
-    return good
+        bad *= 2
+    between = range(bad // 2 + 1, min(bad, limit + 1))
+    return bad // 2 + bisect_left(between, True, key=lambda each: not fits(each))

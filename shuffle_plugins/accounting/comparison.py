@@ -37,12 +37,9 @@ class OutOfRange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """All bounds on the ε of one question, for replace-one neighbours.
+    """All bounds on the ε of one question: upper ones from the tightest to the loosest, then lower ones.
 
-    Attributes:
-        interval: the accountant's certified interval.
-        bounds: upper bounds from the tightest to the loosest, then lower bounds likewise.
-        out_of_range: published bounds that were asked for and do not apply, or are none for this question.
+    ``out_of_range`` are published bounds that were asked for and do not apply, or are none for this question.
     """
 
     shuffle_round: ShuffleRound
@@ -85,8 +82,7 @@ def compare(
 ) -> Comparison:
     """Bound the ε of T rounds of one kind in every way there is, or with fewer published bounds.
 
-    The published bounds are for every ε0-LDP randomizer, so they do not improve with a mechanism of its own
-    blanket, and they are stated for a cohort of fixed size and for δ0 = 0.
+    These are for every ε0-LDP randomizer, a cohort of fixed size and δ0 = 0.
     """
     accountant = ShuffleAccountant(method=method)
     accountant.step(shuffle_round, num_steps=num_steps)
@@ -152,12 +148,8 @@ def _fixed_cohort(shuffle_round: Round, *, adaptive: bool) -> tuple[int, int]:
 class PublishedAccountant(ShuffleAccountant):
     """Books whose ε is what Theorem 1 of Girgis, Data and Diggavi 2021 says of them, for comparison only.
 
-    Its Rényi divergences of k of n clients and any ε0-LDP randomizer are added up and converted, as in the
-    paper. At the paper's settings that ε is 4 to 8 times the one that a :class:`ShuffleAccountant` certifies
-    for the same rounds. Lower ends, and δ at an ε, are those of a ``ShuffleAccountant``.
-
-    Raises:
-        ValueError: from :meth:`step`, if the theorem says nothing of the round.
+    At the paper's settings that is 4 to 8 times the one that a :class:`ShuffleAccountant` certifies. Lower
+    ends, and δ at an ε, are those of a ``ShuffleAccountant``.
     """
 
     def __init__(self, *, method: Method = "rdp") -> None:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution as TheirDistribution
 
 _LARGEST_LOSS = 700.0  # e to this power is a float; more counts as infinite from above, and not from below
-_MOST_POINTS = 1 << 22
 
 
 def to_dp_accounting(
@@ -32,20 +31,14 @@ def to_dp_accounting(
 ) -> TheirDistribution:
     """One round's losses for dp_accounting: pessimistic if they bound from above, else optimistic.
 
-    An upper law is spread over the two grid points around each loss ("connect the dots"), which adds at most
-    interval²/4 to the variance of the loss; a lower law is merged, at about twice that. The errors that our
-    composition charges are charged here at once, and what was left out has infinite loss from above, none
-    from below. dp_accounting's own composition adds a tail of 1e-15 to δ, and bounds no roundoff.
+    The errors that our composition charges are charged here at once, and what was left out has infinite loss
+    from above, none from below. dp_accounting's composition adds 1e-15 to δ, and bounds no roundoff.
 
     Args:
         losses: such as a round's ``upper_losses(FINE)``, with P as dp_accounting's "remove".
         added: those of the other direction, its "add"; by default ``losses.reversed()``.
         interval: of losses, ``value_discretization_interval`` there; equal in all that is composed. A
             thirtieth of ``losses.deviation`` costs 100 steps 0.01 % of ε from above and 0.03 % from below.
-
-    Raises:
-        ValueError: if the two bound from different sides, or the grid would have over four million points.
-        ModuleNotFoundError: without dp_accounting; it says what to install.
     """
     interval = checks.number("interval", interval, above=0)
     with advised():
@@ -69,13 +62,9 @@ def from_dp_accounting(
 ) -> tuple[PrivacyLossDistribution, PrivacyLossDistribution]:
     """Losses of dp_accounting's distribution, "remove" and "add": from above if it is pessimistic.
 
-    The two are rounded each for itself: take the larger ε of both, and the second in place of
-    ``reversed()``. Bring single steps and compose them here: what dp_accounting's own composition lost to
-    roundoff is not known. Infinite loss is ``missing`` from above; from below it counts as the largest
-    finite one. In a symmetric distribution both are the same.
-
-    Raises:
-        ArithmeticError: if no finite loss is left.
+    The two are rounded each for itself: take the larger ε of both, and the second in place of ``reversed()``.
+    Bring single steps and compose them here: what dp_accounting's own composition lost to roundoff is not
+    known. Infinite loss is ``missing`` from above; from below it counts as the largest finite one.
     """
     removed = _from_grid(distribution._pmf_remove, resolution, symmetric=distribution._symmetric)
     if distribution._symmetric:
@@ -88,7 +77,7 @@ def _on_grid(law: PrivacyLossDistribution, interval: float) -> tuple[dict[int, f
     upper = law.kind == "upper"
     finite = np.abs(law.loss) < _LARGEST_LOSS
     loss, p, q = law.loss[finite], law.p[finite], law.q[finite]
-    if not len(loss) or (loss[-1] - loss[0]) / interval > _MOST_POINTS:
+    if not len(loss) or (loss[-1] - loss[0]) / interval > 1 << 22:
         raise ValueError(
             f"losses from {law.loss[0]:.3g} to {law.loss[-1]:.3g} need a wider interval than {interval:g}"
         )

@@ -101,12 +101,9 @@ _REST = DataAccess(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guarantee:
-    """What holds against one adversary.
+    """What holds against one adversary; ``"any"`` if nothing was recorded.
 
-    Attributes:
-        adversary: its name; ``"any"`` if nothing was recorded.
-        epsilon: ε at δ; None if none can be certified.
-        detail: whose ε it is, or why there is none; may be empty.
+    ``epsilon`` is None if none can be certified; ``detail`` says whose it is, or why there is none.
     """
 
     adversary: str
@@ -140,12 +137,9 @@ class Guarantee:
         """From an upper end alone, with its bound's name; ``none`` is the detail where it is infinite."""
         found = EpsilonInterval.below(upper, bound=bound, delta=delta, adversary=adversary.value)
         finite = upper < math.inf
+        epsilon, detail = (found, detail) if finite else (None, none)
         return cls(
-            adversary=adversary.value,
-            sees=adversary.sees,
-            delta=delta,
-            epsilon=found if finite else None,
-            detail=detail if finite else none,
+            adversary=adversary.value, sees=adversary.sees, delta=delta, epsilon=epsilon, detail=detail
         )
 
 
@@ -156,10 +150,8 @@ class StatedRounds:
     Attributes:
         mechanism: what makes them private, as they describe it.
         unreleased: how many of them let nothing out, and are charged before the server alone.
-        local_epsilon: ε0 of what a client sends in one; infinite if that alone is not private, None if it is
-            not known.
-        population: smallest and largest n.
-        cohort: smallest and largest k; None if it is not known.
+        local_epsilon: of what a client sends in one; infinite if that alone is not private, None if unknown.
+        population, cohort: smallest and largest; None if unknown.
         seen: what may be seen of the clients' messages.
         secrecy: what of the sampling must stay secret.
         source: where the bounds on these rounds come from.
@@ -195,32 +187,20 @@ class StatedTarget:
     @property
     def warning(self) -> str | None:
         """That the budget is exceeded; None if it is not."""
-        if not self.exceeded:
-            return None
-        return (
-            f"the budget ε ≤ {self.epsilon:g} at δ = {self.delta:g} against the {self.adversary} is exceeded"
-        )
+        budget = f"ε ≤ {self.epsilon:g} at δ = {self.delta:g} against the {self.adversary}"
+        return f"the budget {budget} is exceeded" if self.exceeded else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrivacyStatement:
-    """Everything that has to be said beside an ε; ``print`` it.
-
-    What is not known is said to be unknown. Make it by :meth:`of`, ``engine.statement()`` of Opacus,
-    ``strategy.statement()`` of Flower, or ``shuffle-plugins statement`` in a shell.
+    """Everything that has to be said beside an ε, what is not known as unknown; ``print`` it.
 
     Attributes:
         member: what n counts, in a word: the unit, but for clients each of which holds many records.
-        guarantees: one for each adversary.
-        rounds: by kind, in the order in which kinds first came.
-        composition: how the rounds' costs are put together.
         method: how upper bounds compose; None if no accountant composed them.
         trust: who is trusted, and for what.
         clipping: how vectors come into the mechanism's ball.
-        accesses: what is computed from the data, and whether ε covers it.
         warnings: what voids the statement or weakens it.
-        spread: how unevenly rounds are spread over clients; None if that is not known.
-        versions: (name, version) of the software that made the statement.
 
     Example:
         >>> accountant = ShuffleAccountant()
@@ -264,16 +244,12 @@ class PrivacyStatement:
         """The statement of an accountant's rounds; nothing is recorded in it.
 
         Args:
-            accountant: the rounds.
-            delta: δ in (0, 1).
             subject: what was trained or computed, as a noun.
             unit: what a client stands for. Rounds that draw single records are stated for ``RECORD``.
-            trust: a sentence for each party that is trusted.
-            clipping: a sentence on how vectors come into the mechanism's ball.
+            trust, clipping: sentences.
             accesses: accesses to the data beside the rounds.
-            warnings: what voids or weakens the statement, beside what is found here.
-            target_epsilon: budget; None for none.
-            target_delta: δ of the budget; ``delta`` by default.
+            warnings: beside those that are found here.
+            target_epsilon, target_delta: a budget, if any; at ``delta`` by default.
             target_adversary: against whom the budget is, of federated rounds; others know their own.
             senders_known: whether to state what is left if every report is seen with its sender's name.
             packages: distributions beside this one whose versions belong into the statement.
@@ -282,11 +258,8 @@ class PrivacyStatement:
         unit = checks.choice(Unit, "unit", unit)
         federated = isinstance(accountant, FederatedAccountant)
         spread = accountant.client_spread(delta) if isinstance(accountant, FederatedAccountant) else None
-        entries = list(_entries(accountant))
-        if any(each.UNIT is Unit.RECORD for each, _ in entries):
-            unit, member = Unit.RECORD, Unit.CLIENT.value
-        else:
-            member = unit.value
+        rounds, of_records = _stated(accountant)
+        member = Unit.CLIENT.value if of_records else unit.value
         target, over = None, None
         if target_epsilon is not None:
             budget = delta if target_delta is None else checks.delta(target_delta, name="target_delta")
@@ -297,23 +270,23 @@ class PrivacyStatement:
                 epsilon=target_epsilon, delta=budget, adversary=spent.adversary, spent=spent.upper
             )
             over = target.warning
-        population = max((each.population for each, _ in entries), default=None)
+        population = max((each.population[1] for each in rounds), default=None)
         found = (*warnings, over, delta_warning(delta, population=population))
         return cls(
             subject=subject,
-            unit=unit,
+            unit=Unit.RECORD if of_records else unit,
             member=member,
             guarantees=tuple(
                 each
                 for each in _guarantees(accountant, delta)
                 if senders_known or each.adversary != Adversary.LOCAL
             ),
-            rounds=tuple(_grouped(entries)),
+            rounds=rounds,
             composition=_COMPOSITION[accountant.method],
             method=accountant.method,
             trust=tuple(trust),
             clipping=clipping,
-            accesses=(*((_ROUNDS,) if entries else ()), *(accesses or (_REST,)), _TUNING),
+            accesses=(*((_ROUNDS,) if rounds else ()), *(accesses or (_REST,)), _TUNING),
             warnings=tuple(filter(None, found)),
             target=target,
             spread=spread,
@@ -409,18 +382,22 @@ class PrivacyStatement:
 # -- what an accountant says ---------------------------------------------------------------------------------
 
 
-def _entries(accountant: ShuffleAccountant | FederatedAccountant) -> Iterator[tuple[Round, StatedRounds]]:
+def _stated(accountant: ShuffleAccountant | FederatedAccountant) -> tuple[tuple[StatedRounds, ...], bool]:
+    """The rounds by kind, in the order in which kinds first came, and whether any are of single records."""
     history: Iterable[tuple[Round, int, Round | FederatedRound, bool]]
     if isinstance(accountant, FederatedAccountant):
         history = ((each.observer, 1, each, released) for each, _, released in accountant.history)
     else:
         history = ((each, steps, each, True) for each, steps in accountant.history)
+    kinds: dict[tuple[Any, ...], StatedRounds] = {}
+    of_records = False
     for each, steps, whole, released in history:
         if each.neighbouring_relation != NEIGHBOURING_RELATION:
             raise ValueError(
                 f"a statement is for {NEIGHBOURING_RELATION} neighbours, not {each.neighbouring_relation}"
             )
-        stated = StatedRounds(
+        of_records |= each.UNIT is Unit.RECORD
+        one = StatedRounds(
             mechanism=each.description,
             rounds=steps,
             unreleased=0 if released else steps,
@@ -433,23 +410,16 @@ def _entries(accountant: ShuffleAccountant | FederatedAccountant) -> Iterator[tu
             secrecy=whole.secrecy,
             source=each.SOURCE,
         )
-        yield each, stated
-
-
-def _grouped(entries: Iterable[tuple[Round, StatedRounds]]) -> Iterator[StatedRounds]:
-    kinds: dict[tuple[Any, ...], list[tuple[Round, StatedRounds]]] = {}
-    for each, one in entries:
         key = (each.KIND, one.mechanism, one.local_delta, one.sampling, one.secrecy)
-        kinds.setdefault(key, []).append((each, one))
-    for found in kinds.values():
-        populations, cohorts = zip(*((each.population, each.cohort) for each, _ in found), strict=True)
-        yield replace(
-            found[0][1],
-            rounds=sum(one.rounds for _, one in found),
-            unreleased=sum(one.unreleased for _, one in found),
-            population=(min(populations), max(populations)),
-            cohort=(min(cohorts), max(cohorts)),
+        known = kinds.get(key, replace(one, rounds=0, unreleased=0))
+        kinds[key] = replace(
+            known,
+            rounds=known.rounds + steps,
+            unreleased=known.unreleased + one.unreleased,
+            population=(min(*known.population, each.population), max(*known.population, each.population)),
+            cohort=(min(*known.cohort, each.cohort), max(*known.cohort, each.cohort)),  # type: ignore[misc]
         )
+    return tuple(kinds.values()), of_records
 
 
 def _guarantees(accountant: ShuffleAccountant | FederatedAccountant, delta: float) -> Iterator[Guarantee]:

@@ -27,9 +27,8 @@ MAX_POPULATION = 10**15
 class NeighbouringRelation(StrEnum):
     """Which two datasets are neighbours.
 
-    ``REPLACE_ONE``: one client's record is replaced by another; their sizes are equal. It is the relation of
-    everything that is shuffled. ``ADD_OR_REMOVE_ONE``: one of them has one client's record more; rounds of a
-    trusted server may have it.
+    ``REPLACE_ONE``, of everything that is shuffled: one client's record is replaced by another.
+    ``ADD_OR_REMOVE_ONE``, of a trusted server: one of them has one client's record more.
     """
 
     REPLACE_ONE = "replace-one"
@@ -40,11 +39,8 @@ NEIGHBOURING_RELATION = NeighbouringRelation.REPLACE_ONE.value
 
 
 class Unit(StrEnum):
-    """The unit of privacy: in whose data two neighbouring datasets differ.
-
-    ``CLIENT``: in all that one client holds. ``RECORD``: in one record; somebody with several is protected
-    for each of them by itself. ``USER``: in all data of one person; that every person is one client, and no
-    two persons share one, is for whoever runs the training to see to.
+    """The unit of privacy: neighbours differ in all that one client holds, in one record, or in all data of
+    one person, provided that every person is one client and no two share one.
     """
 
     CLIENT = "client"
@@ -56,12 +52,10 @@ class Sampling(StrEnum):
     """How the clients of a round are chosen from the population.
 
     ``WITHOUT_REPLACEMENT``: k of n, uniformly. ``POISSON``: each client with probability γ, on its own; the
-    number of reports is public. This is also client self-sampling. ``FULL``: everybody.
-    ``SINGLE_PASS``: the population is cut into disjoint batches by anybody, and each is a round.
-    ``CHECK_IN``: each client picks, in secret and uniformly, the one round of a pass in which it reports.
-    ``EPOCH``: the population is put into a fresh order, uniformly and in secret, and cut into batches, as
-    ``DataLoader(shuffle=True)`` does; inputs and randomizers of a batch may follow from what earlier batches
-    released.
+    number of reports is public. ``FULL``: everybody. ``SINGLE_PASS``: anybody cuts the population into
+    disjoint batches. ``CHECK_IN``: each client picks, in secret and uniformly, the one round of a pass in
+    which it reports. ``EPOCH``: the population is put into a fresh order, uniformly and in secret, and cut
+    into batches, as ``DataLoader(shuffle=True)`` does; what a batch does may follow from earlier ones.
     """
 
     WITHOUT_REPLACEMENT = "without-replacement"
@@ -75,11 +69,10 @@ class Sampling(StrEnum):
 class Adversary(StrEnum):
     """Against whom a guarantee holds.
 
-    ``MODEL_OBSERVER`` sees what a round releases but not who took part, so sampling amplifies.
-    ``SERVER`` also sees who took part: a round costs a participating client as much as full participation in
-    its cohort, and only rounds in which that client took part may be recorded.
-    ``LOCAL`` sees every report together with its sender's name: nobody is trusted and nothing is amplified,
-    so a report costs its ``local_epsilon``. No round can be measured against it.
+    ``MODEL_OBSERVER`` sees what a round releases but not who took part, so sampling amplifies. ``SERVER``
+    also sees who took part: only rounds in which the client took part may be recorded, each at the cost of
+    full participation in its cohort. ``LOCAL`` sees every report with its sender's name: it costs its
+    ``local_epsilon``, and no round can be measured against it.
     """
 
     MODEL_OBSERVER = "model-observer"
@@ -131,10 +124,7 @@ def round_adversary(adversary: Adversary | str) -> Adversary:
 
 
 def honest_clients(count: int, fraction: float) -> int:
-    """How many of so many clients are counted on: the product, rounded down, which may be 0.
-
-    It is exact, of the shortest decimal that is this float: 0.7 of 10 are 7, and nobody is rounded up.
-    """
+    """How many of so many clients are counted on: the product of decimals, rounded down; 0.7 of 10 are 7."""
     return math.floor(Fraction(repr(checks.number("honest_fraction", fraction, above=0, at_most=1))) * count)
 
 
@@ -169,10 +159,7 @@ class CohortDraw:
 
     @property
     def spans_batches(self) -> bool:
-        """Whether a report hides among those of other batches, whose inputs may follow from it.
-
-        Such reports are never merely counted: the batches are seen one by one.
-        """
+        """Whether a report hides among those of other batches, whose inputs may follow from it."""
         return self.sampling is Sampling.CHECK_IN or (
             self.sampling is Sampling.EPOCH and not self.sees_cohort
         )
@@ -223,13 +210,11 @@ class EpsilonInterval(_Interval):
     """What ε is known to be at ``delta``.
 
     ``f"{interval:.3f}"`` prints both ends, rounded outwards. ``interval <= 3.0`` and the other comparisons,
-    also with another interval at the same δ, are of ``upper``, the guarantee.
+    also with another interval at the same δ, are of ``upper``.
 
     Attributes:
-        lower: ε that a real mechanism and adversary attain, rounded down. With the generic blanket it bounds
-            the worst case over ε0-LDP randomizers; it says that ``upper`` cannot be improved below it.
-        upper: certified ε, rounded up. This is the guarantee.
-        neighbouring_relation: ``"replace-one"``, unless rounds of a trusted server have another one.
+        lower: ε that a real mechanism (with the generic blanket: the worst one) and adversary attain.
+        upper: certified ε. This is the guarantee.
         upper_bound, lower_bound: names of the bounds behind the ends.
     """
 

@@ -51,13 +51,7 @@ _LARGEST_WEIGHT = 1e12  # of one report, so that sums stay finite and exact to 1
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """What an attack may know before it starts: everything but the random bits.
-
-    Attributes:
-        mechanism: the randomizer under audit.
-        neighbours: the two datasets.
-        draw: draws the labelled reports behind ``samples``.
-    """
+    """What an attack may know before it starts: everything but the random bits."""
 
     mechanism: AuditedMechanism
     neighbours: Neighbours
@@ -81,14 +75,9 @@ class Attack(ABC):
 
 @dataclass(frozen=True, slots=True)
 class LikelihoodRatio(Attack):
-    """Weights from the mechanism's output law; does not apply to mechanisms that do not tell theirs.
+    """Weights from the mechanism's output law; does not apply to mechanisms that do not tell theirs."""
 
-    Attributes:
-        law: the law; None takes the mechanism's own
-            :meth:`~shuffle_plugins.mechanisms.base.Mechanism.log_likelihood`.
-    """
-
-    law: ReportLaw | None = None
+    law: ReportLaw | None = None  # the mechanism's own ``log_likelihood`` by default
     name: ClassVar[str] = "likelihood ratio"
 
     @override
@@ -204,10 +193,9 @@ def tells_its_law(mechanism: AuditedMechanism, record: Tensor) -> bool:
     return True
 
 
-Symbols = Callable[[Reports], NDArray[np.int64]]
-
-
-def _learned(samples: LabelledReports, symbols: Symbols, *, most: float = math.inf) -> Score | None:
+def _learned(
+    samples: LabelledReports, symbols: Callable[[Reports], NDArray[np.int64]], *, most: float = math.inf
+) -> Score | None:
     """A score by the weights of each symbol, estimated from labelled reports; None if there are too many.
 
     A symbol seen rarely by everybody weighs about one: half an observation is added to every count. Symbols

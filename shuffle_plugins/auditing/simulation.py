@@ -51,11 +51,7 @@ class Neighbours:
 def extreme_neighbours(mechanism: AuditedMechanism) -> tuple[Neighbours, ...]:
     """Records as far apart as the mechanism's domain has them, before several choices of everybody else.
 
-    For categories: the first two, before the second, the first, half of each, or the last. For vectors:
-    antipodal records on the boundary of the ball, float32. Everybody else holds the replacement, the original
-    (the mirror image, unless the mechanism is broken in one direction), the origin, half of them each of the
-    two records, or, from dimension 2 on, a record of the boundary as far from one as from the other (in an
-    odd number of ±radius coordinates, as nearly as can be).
+    For categories the first two, for vectors antipodal records on the boundary of the ball, float32.
     """
     if isinstance(mechanism, FrequencyOracle):
         return _two_categories(mechanism.dim)
@@ -117,8 +113,7 @@ def _between(original: Tensor, *, norm: Norm) -> Tensor:
     return turned
 
 
-_CHUNK_VALUES = 1 << 20  # numbers of all clients that are randomised at once
-_MOST_ROUNDS = 1 << 20  # in one chunk, however small they are
+_CHUNK = 1 << 20  # most numbers of all clients, or rounds, that are randomised at once
 _ORDER_BITS = 43  # random bits of a report's place; the 20 bits above them hold its round
 
 _NOT_ONE_ROUND = {
@@ -145,18 +140,11 @@ class Dataset(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReleasedRounds:
-    """What the adversary sees of several rounds.
+    """What the adversary sees of several rounds."""
 
-    Attributes:
-        reports: all reports, round by round; within a round in uniformly random order.
-        sizes: (rounds,) int64, how many reports each round has.
-        populations: (rounds,) float64, among how many clients the adversary must look for client 1: n, or the
-            cohort's size for a server that knows client 1 to be in it.
-    """
-
-    reports: Reports
-    sizes: Tensor
-    populations: Tensor
+    reports: Reports  # round by round; within a round in uniformly random order
+    sizes: Tensor  # (rounds,) int64, how many reports each round has
+    populations: Tensor  # (rounds,) float64, among how many clients client 1 must be looked for
 
     def totals(self, values: Tensor) -> Tensor:
         """Sums of one number per report, (reports,), over each round: (rounds,) float64."""
@@ -177,9 +165,8 @@ class RoundSimulator:
     """Runs a mechanism on two neighbouring datasets.
 
     Client 1's row comes first in the mechanism's batch and reports are shuffled afterwards, so what a report
-    tells about its row stays in it, as it would in a deployment. ``rounds_per_call`` rounds' clients share
-    one call of ``randomize``; None for as many as fit. With 1 every call is one cohort, as in a deployment:
-    slower, and needed to see leaks that depend on a client's place in the batch or on the rest of it.
+    tells about its row stays in it. ``rounds_per_call`` rounds' clients share one call of ``randomize``; None
+    for as many as fit. With 1 every call is one cohort, as in a deployment, which is slower.
     """
 
     def __init__(
@@ -210,12 +197,9 @@ class RoundSimulator:
         self._holders = np.array([(others + kinds - 1 - i) // kinds for i in range(kinds)])
         self._rounds_per_call = rounds_per_call
         self._randomness = randomness
+        self._sees_cohort = shuffle_round.adversary is Adversary.SERVER
         key = randomness.words(2).numpy().view(np.uint64)
         self._generator = np.random.Generator(np.random.Philox(key=key))
-
-    @property
-    def _sees_cohort(self) -> bool:
-        return self._round.adversary is Adversary.SERVER
 
     def released(self, dataset: Dataset, *, num_rounds: int) -> Iterator[ReleasedRounds]:
         """Simulate rounds and yield what the adversary sees of them, in chunks."""
@@ -228,10 +212,7 @@ class RoundSimulator:
             yield ReleasedRounds(reports.permute(self._orders(sizes)), sizes, among.double())
 
     def labelled(self, *, num_rounds: int) -> LabelledReports:
-        """Reports of rounds in which client 1 takes part, sorted by whose they are.
-
-        The number of rounds is cut where they would not fit into memory.
-        """
+        """Reports of rounds with client 1 in them, as far as they fit into memory, by whose they are."""
         count = max(1, min(num_rounds, 4 * self._chunk))
         first: dict[str, Reports] = {}
         others = []
@@ -250,7 +231,7 @@ class RoundSimulator:
     @property
     def _chunk(self) -> int:
         values = max(self._round.cohort, 1.0) * self._mechanism.dim
-        return max(1, min(int(_CHUNK_VALUES / values), _MOST_ROUNDS))
+        return max(1, min(int(_CHUNK / values), _CHUNK))
 
     def _cohorts(self, count: int, *, present: bool) -> NDArray[np.int64]:
         """How many clients of each kind take part in each round, (count, 1 + kinds); client 1 comes first."""

@@ -14,8 +14,6 @@ from shuffle_plugins.core import checks
 Vectors = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
-_RANK_TOLERANCE = 1e-9  # singular values below this share of the largest are taken for rounding
-_LEAST_SLACK = 1.001  # Frank-Wolfe needs about dimension/(slack - 1) steps
 _MOST_NET_POINTS = 5_000_000
 
 
@@ -36,8 +34,7 @@ class Design:
     def counts(self, size: float, *, at_most: int) -> Indices:
         """How often to play each action of the support: ⌈π(a)·size⌉, and ``at_most`` times in all, int64.
 
-        Where that many are not left the weights are kept as well as whole numbers can, by largest remainders;
-        zeros only where fewer are left than the support has.
+        Where that many are not left the weights are kept as well as whole numbers can, by largest remainders.
         """
         wanted = np.ceil(self.weights * size - 1e-9).astype(np.int64)
         if wanted.sum() <= at_most:
@@ -52,19 +49,17 @@ class Design:
 def near_optimal_design(actions: Vectors, *, slack: float = 2.0) -> Design:
     """A design of few of the actions (actions, dim) with largest ‖a‖² at most ``slack`` times the optimum m.
 
-    Frank-Wolfe (Fedorov, Wynn) from m actions that span the space, found greedily, with exact steps: weight
-    moves to the action of the largest ‖a‖². Then actions are removed, at an equal V(π) or a larger one,
-    until at most m(m + 1)/2 are left (Carathéodory). Lattimore and Szepesvári 2020, chapter 21; Lemma 6.3.2
-    of the thesis, which takes a slack of 2.
+    Frank-Wolfe (Fedorov, Wynn) from m actions that span the space, with exact steps. Then actions are
+    removed, at an equal V(π) or a larger one, until at most m(m + 1)/2 are left (Carathéodory). Lattimore and
+    Szepesvári 2020, chapter 21; Lemma 6.3.2 of the thesis, which takes a slack of 2.
     """
-    checks.number("slack", slack, at_least=_LEAST_SLACK)
+    checks.number("slack", slack, at_least=1.001)  # in about dimension/(slack - 1) steps
     rows, _ = span_coordinates(checked_actions(actions))
     dimension = rows.shape[1]
     weights = np.zeros(len(rows))
     weights[_spanning(rows)] = 1 / dimension
-    inverse = np.linalg.inv((rows * weights[:, None]).T @ rows)
     while True:
-        lengths = np.einsum("ki,ij,kj->k", rows, inverse, rows, optimize=True)
+        lengths = _lengths(rows, weights)
         best = int(lengths.argmax())
         largest = float(lengths[best])
         if largest <= slack * dimension:
@@ -72,7 +67,6 @@ def near_optimal_design(actions: Vectors, *, slack: float = 2.0) -> Design:
         step = (largest / dimension - 1) / (largest - 1)
         weights *= 1 - step
         weights[best] += step
-        inverse = np.linalg.inv((rows * weights[:, None]).T @ rows)
     return _design(rows, _pruned(rows, weights))
 
 
@@ -85,9 +79,8 @@ def even_design(actions: Vectors) -> Design:
 def unit_ball_net(*, dim: int, spacing: float) -> Vectors:
     """Points of the unit sphere such that every point of it is within ``spacing`` of one, (points, dim).
 
-    Stands for the unit ball as a set of actions: a linear reward is largest on the sphere. There are 2 points
-    in one dimension and π/arcsin(spacing/2)/2 in two; in more a net has too many for any method that looks at
-    each. The thesis takes ``spacing``, in (0, 1], as 1/T.
+    Stands for the unit ball as a set of actions, in one or two dimensions: a linear reward is largest on the
+    sphere. The thesis takes ``spacing``, in (0, 1], as 1/T.
     """
     checks.dim(dim)
     checks.number("spacing", spacing, above=0, at_most=1)
@@ -108,7 +101,7 @@ def unit_ball_net(*, dim: int, spacing: float) -> Vectors:
 def span_coordinates(actions: Vectors) -> tuple[Vectors, Vectors]:
     """Coordinates (actions, m) with orthonormal columns, and a basis (m, dim), whose product they are."""
     left, singular, right = np.linalg.svd(actions, full_matrices=False)
-    kept = singular > _RANK_TOLERANCE * singular[0]
+    kept = singular > 1e-9 * singular[0]  # smaller ones are rounding
     return left[:, kept], singular[kept, None] * right[kept]
 
 
@@ -122,6 +115,12 @@ def checked_actions(actions: Vectors) -> Vectors:
     if not found.any():
         raise ValueError("all actions are zero: there is nothing to learn about")
     return found
+
+
+def _lengths(rows: Vectors, weights: Floats) -> Floats:
+    """‖a‖² of each row in the inverse of V(π)."""
+    inverse = np.linalg.inv((rows * weights[:, None]).T @ rows)
+    return np.asarray(np.einsum("ki,ij,kj->k", rows, inverse, rows, optimize=True))
 
 
 def _spanning(rows: Vectors) -> Indices:
@@ -158,17 +157,12 @@ def _pruned(rows: Vectors, weights: Floats) -> Floats:
 
 def _design(rows: Vectors, weights: Floats) -> Design:
     support = np.flatnonzero(weights > 0)
-    matrix = (rows[support] * weights[support, None]).T @ rows[support]
-    lengths = np.einsum("ki,ij,kj->k", rows, np.linalg.inv(matrix), rows, optimize=True)
     return Design(
         support=support,
         weights=weights[support] / weights[support].sum(),
         dimension=rows.shape[1],
-        largest=float(lengths.max()),
+        largest=float(_lengths(rows, weights).max()),
     )
-
-
-_LAW_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -177,11 +171,9 @@ class ContextualActions:
 
     A client comes with a context c, such as an age group, and action a then has the features φ(c, a). A
     policy says which action to play in each context; those worth playing are argmax_a ⟨φ(c, a), θ⟩ for some
-    θ. Its expected features g(θ) are known, and its expected reward is ⟨θ*, g(θ)⟩ (Hanna, Yang, Fragouli
-    2023; Corollary 6.3.1 of the thesis). The client is told the policy, looks up its own action and reports
-    its reward. So its context enters nothing but the reward, whose noise protects both: joint differential
-    privacy in the central model, ε0-LDP and (ε, δ)-DP of all that the server sees in the local and the
-    shuffle model.
+    θ, and have known expected features (Hanna, Yang, Fragouli 2023; Corollary 6.3.1 of the thesis). The
+    client is told the policy, looks up its own action and reports its reward: its context enters nothing
+    else, so that the reward's noise protects both. In the central model that is joint differential privacy.
 
     Attributes:
         features: φ, (contexts, actions, dim) float64, each of norm at most 1.
@@ -244,9 +236,9 @@ def every_policy(features: Floats, law: Floats) -> ContextualActions:
 def sampled_policies(features: Floats, law: Floats, *, samples: int, seed: int = 0) -> ContextualActions:
     """The policies that random directions θ make best, uniform on the sphere; alike ones once.
 
-    For any dimension. If one of the ``samples`` directions lies within ζ of θ*/‖θ*‖ the best of these
-    policies is worth at most 2ζ less than the best of all, per client. Directions and law are public and must
-    not come from clients' data. ``features`` and ``law`` are as of :class:`ContextualActions`.
+    If a direction lies within ζ of θ*/‖θ*‖ the best of these policies is worth at most 2ζ less than the best
+    of all, per client. Directions and law are public and must not come from clients' data. ``features`` and
+    ``law`` are as of :class:`ContextualActions`.
     """
     found, probabilities = _checked(features, law)
     checks.whole("samples", samples)
@@ -268,6 +260,6 @@ def _checked(features: Floats, law: Floats) -> tuple[Floats, Floats]:
         raise ValueError(f"a feature vector has norm {largest:.6g}: divide all by it, so that none exceeds 1")
     if probabilities.shape != (len(found),):
         raise ValueError(f"law must have one probability for each of {len(found)} contexts")
-    if not (probabilities >= 0).all() or abs(probabilities.sum() - 1) > _LAW_TOLERANCE:
+    if not (probabilities >= 0).all() or abs(probabilities.sum() - 1) > 1e-9:
         raise ValueError("law must be probabilities that add up to 1")
     return found, probabilities

@@ -3,9 +3,8 @@
 Algorithms 6.3.1, 6.3.2 and 6.4.1 of Girgis's thesis (*Privacy-preserving distributed machine learning*, UCLA
 2023). T clients come in all; batch i has about q^i of them, q = (2T)^(1/ln T), for i = 1 … ⌊ln T⌋ - 1. Each
 is given an action of the *core set*, a near-optimal design; least squares estimates all rewards, and each
-action more than 2γ below the best is dropped. The *width* γ is how far estimates may be off: with probability
-1 - 1/T at least, none of any batch is off by more. It is computed, because two of the closed forms that the
-thesis prints for it do not hold. At last, all remaining clients are given the action with the best estimate.
+action more than twice the *width* γ below the best is dropped: with probability 1 - 1/T no estimate is off by
+more than γ. The remaining clients are given the action that is best at last.
 """
 
 from __future__ import annotations
@@ -44,11 +43,6 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Self
 
-LEAST_HORIZON = 8
-"""The fewest clients for which there is a batch to learn from: ⌊ln 8⌋ - 1 = 1."""
-
-_MAX_HORIZON = 10**12
-_NORM_TOLERANCE = 1e-6
 _STATE_FORMAT = 1
 
 
@@ -58,18 +52,19 @@ class Batch:
 
     Attributes:
         number: which batch of the run it is, counted from 1.
-        actions: indices of the actions to play, int64 (played,).
-        counts: how many clients are given each of these actions, int64 (played,).
-        noise: the noise that protects the rewards, and what it costs in ε: recorded before the batch is
-            handed out.
-        final: whether this is the last batch, which gives the best action to all clients that are left.
-            Nothing is learnt from it, so no rewards are asked for, and none need protection.
+        actions: indices of the actions to play, int64 (played,), each by ``counts`` clients.
+        noise: protects the rewards; what it costs is recorded before the batch is handed out.
+        width: γ, if all rewards come: how far off the estimate of any action may be. Actions more than 2γ
+            below the best one are dropped.
+        final: whether this is the last batch, which gives the best action to all clients that are left. It
+            asks for no rewards.
     """
 
     number: int
     actions: Indices
     counts: Indices
     noise: RewardNoise
+    width: float = math.inf
     final: bool = False
 
     @property
@@ -92,30 +87,11 @@ class Batch:
         """Turn rewards, (clients,) in [-1, 1], into what the clients send, one report for each.
 
         In the local and the shuffle model every client calls this on its own device, with its own reward
-        alone; a client without a reward reports 0. Else rewards come back as they are: the server is trusted
-        with them.
+        alone; a client without a reward reports 0. Else rewards come back as they are.
         """
         if self.final:
             raise ValueError("the last batch asks for no rewards: keep them")
         return self.noise.randomized(checked_rewards(rewards), randomness=randomness)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedBatch:
-    """A batch of :meth:`LinearBandit.plan`, as it will be if no action is dropped before it.
-
-    ``number`` counts batches from 1, ``reports`` its clients, and ``actions`` the different actions it plays.
-    ``local_epsilon`` is ε0 of one report and ``epsilon`` what the batch costs its clients, each None where
-    there is none. Actions whose estimates lie more than two ``width`` γ below the best one are dropped after
-    it.
-    """
-
-    number: int
-    reports: int
-    actions: int
-    local_epsilon: float | None
-    epsilon: EpsilonInterval | None
-    width: float
 
 
 class LinearBandit:
@@ -123,15 +99,12 @@ class LinearBandit:
 
     Args:
         actions: features of the actions, (actions, dim) float64, of Euclidean norm at most 1. The expected
-            reward of an action is ⟨θ*, features⟩, where the vector θ* is unknown and ‖θ*‖ ≤ 1. Every reward
-            lies in [-1, 1].
+            reward of an action is ⟨θ*, features⟩, ‖θ*‖ ≤ 1. Every reward lies in [-1, 1].
         horizon: T, how many clients will come in all, each for one action; at least 8.
         privacy: who is trusted with rewards.
-        failure: β, the probability that some estimate is off by more than its width γ, so that the best
-            action may be dropped; 1/T by default. It has no influence on privacy.
-        slack: how many times larger than the optimum the largest variance of an estimate may be; see
-            :func:`near_optimal_design`.
-        core_set: False plays all actions that are left, equally often; it is there to compare with.
+        failure: β, the probability that some estimate is off by more than its width γ; 1/T by default.
+        slack: of :func:`near_optimal_design`.
+        core_set: False plays all actions that are left, equally often, to compare with.
 
     Example:
         >>> bandit = LinearBandit(actions=features, horizon=100_000, privacy=CentralModel(epsilon=1.0))
@@ -154,7 +127,8 @@ class LinearBandit:
         core_set: bool = True,
     ) -> None:
         self._actions = short_actions(actions)
-        self.horizon = checks.whole("horizon", horizon, at_least=LEAST_HORIZON, at_most=_MAX_HORIZON)
+        # For fewer than 8 clients there is no batch to learn from: ⌊ln 8⌋ - 1 = 1.
+        self.horizon = checks.whole("horizon", horizon, at_least=8, at_most=10**12)
         if not isinstance(privacy, PrivacyModel):
             raise ValueError(
                 "privacy must be NonPrivate(), CentralModel(epsilon=…), LocalModel(local_epsilon=…) or "
@@ -204,11 +178,7 @@ class LinearBandit:
 
     @property
     def epsilon(self) -> EpsilonInterval | None:
-        """What the run has cost any client so far, replace-one; None if nothing was protected.
-
-        Each client is in one batch only, so this is the cost of the batch that costs most. It includes a
-        batch whose rewards are still awaited.
-        """
+        """What the run has cost any client so far, replace-one; None if nothing was protected."""
         costs = [cost for cost in self._costs if cost is not None]
         return max(costs, key=lambda cost: cost.upper) if costs else None
 
@@ -266,35 +236,25 @@ class LinearBandit:
             warnings=("rewards are not protected at all",) if unprotected else (),
         )
 
-    def plan(self) -> tuple[PlannedBatch, ...]:
+    def plan(self) -> tuple[Batch, ...]:
         """The batches still to come, as they will be if no action is dropped. Planning costs no privacy."""
-        rows = []
+        batches: list[Batch] = []
         clients = self.remaining_clients
         for number in range(self._number + 1, self.num_batches + 1):
-            found = self._layout(number, clients)
-            if found is None:
+            batch = self._batch(number, clients)
+            if batch is None:
                 break
-            counts, noise = found
-            rows.append(
-                PlannedBatch(
-                    number=number,
-                    reports=int(counts.sum()),
-                    actions=len(counts),
-                    local_epsilon=noise.local_epsilon,
-                    epsilon=noise.epsilon,
-                    width=self._width(counts, noise),
-                )
-            )
-            clients -= int(counts.sum())
-        return tuple(rows)
+            batches.append(batch)
+            clients -= batch.size
+        return tuple(batches)
 
     # -- the loop ---------------------------------------------------------------------------------------
 
     def select(self) -> Batch | None:
         """The next batch: which actions to give to how many clients. None once every client has an action.
 
-        The batch's cost is recorded before the batch is returned, whether or not its rewards ever come. The
-        bandit then waits for the rewards: give them to :meth:`update`, or give them up by :meth:`discard`.
+        Its cost is recorded whether or not its rewards ever come. The bandit then waits for them: give them
+        to :meth:`update`, or give them up by :meth:`discard`.
         """
         if self._open is not None:
             raise ValueError(
@@ -305,14 +265,11 @@ class LinearBandit:
             return None
         number = self._number + 1
         if len(self._left) > 1 and number <= self.num_batches:
-            found = self._layout(number, self.remaining_clients)
-            if found is not None:
-                counts, noise = found
+            self._open = self._batch(number, self.remaining_clients)
+            if self._open is not None:
                 self._number = number
-                played = self._left[self._designed()[0].support]
-                self._costs.append(noise.epsilon)
-                self.remaining_clients -= int(counts.sum())
-                self._open = Batch(number=self._number, actions=played, counts=counts, noise=noise)
+                self._costs.append(self._open.noise.epsilon)
+                self.remaining_clients -= self._open.size
                 return self._open
         self._number, self._finished = number, True
         rest, self.remaining_clients = self.remaining_clients, 0
@@ -335,10 +292,9 @@ class LinearBandit:
         """Estimate rewards from the reports of a batch, and drop the actions that are clearly worse.
 
         Args:
-            batch: the batch whose rewards are awaited: what :meth:`select` returned last.
+            batch: what :meth:`select` returned last.
             actions: the action that each report is about, (reports,), indices as in :meth:`Batch.assignment`.
-                In the shuffle model the shuffler hands out the pairs of action and report, in an order that
-                does not show which client a pair comes from.
+                The shuffler hands out the pairs in an order that does not show whose they are.
             reports: what :meth:`Batch.randomize` gave, (reports,); in the shuffle model of all clients.
             randomness: source of the central model's noise, which is added here, once.
         """
@@ -348,10 +304,7 @@ class LinearBandit:
         self._learn(batch, totals, counts)
 
     def update_totals(self, batch: Batch, totals: Floats) -> None:
-        """As :meth:`update`, from unbiased sums in place of reports: (played,), over all reports asked for.
-
-        For simulations, and where somebody else adds the reports up, with its noise.
-        """
+        """As :meth:`update`, from unbiased sums in place of reports: (played,), over all asked for."""
         self._check_open(batch)
         found = np.asarray(totals, dtype=np.float64)
         if found.shape != batch.actions.shape or not np.isfinite(found).all():
@@ -371,8 +324,7 @@ class LinearBandit:
         """All that :meth:`load_state_dict` needs to go on, as plain types that JSON can hold.
 
         Save it after every :meth:`select`, before the actions are given to clients, and after every
-        :meth:`update`. Otherwise a run that goes on from an older state could draw new noise for rewards that
-        were released already, and that would cost more ε than is recorded.
+        :meth:`update`: a run that went on from an older state would cost more ε than is recorded.
         """
         return {
             "format": _STATE_FORMAT,
@@ -425,8 +377,9 @@ class LinearBandit:
             if len(counts) != len(design[0].support):
                 raise ValueError("the state of the LinearBandit is damaged: nothing was changed")
             noise = self._privacy.noise(int(counts.sum()))
-            played = left[design[0].support]
-            batch = Batch(number=number, actions=played, counts=counts, noise=noise)
+            width = self._width(design, counts, noise)
+            actions = left[design[0].support]
+            batch = Batch(number=number, actions=actions, counts=counts, noise=noise, width=width)
         self._left, self._parameter, self._costs, self._design = left, parameter, costs, design
         self._number, self.remaining_clients, self._widths, self._finished = number, clients, widths, finished
         self._open = batch
@@ -450,17 +403,20 @@ class LinearBandit:
         design = near_optimal_design(rows, slack=self._slack) if self._core_set else even_design(rows)
         return (design, *span_coordinates(rows))
 
-    def _layout(self, number: int, clients: int) -> tuple[Indices, RewardNoise] | None:
-        """How many clients get each action of a batch, and its noise; None if too few clients are left."""
+    def _batch(self, number: int, clients: int) -> Batch | None:
+        """A batch of at most so many clients; None if they are too few."""
+        design = self._designed()
         growth = (2 * self.horizon) ** (1 / math.log(self.horizon))
-        counts = self._designed()[0].counts(growth**number, at_most=clients)
+        counts = design[0].counts(growth**number, at_most=clients)
         if not counts.all():
             return None
-        return counts, self._privacy.noise(int(counts.sum()))
+        noise = self._privacy.noise(int(counts.sum()))
+        actions, width = self._left[design[0].support], self._width(design, counts, noise)
+        return Batch(number=number, actions=actions, counts=counts, noise=noise, width=width)
 
-    def _width(self, counts: Indices, noise: RewardNoise) -> float:
+    def _width(self, designed: tuple[Design, Vectors, Vectors], counts: Indices, noise: RewardNoise) -> float:
         """γ: how far off the estimate of any action that is left may be, except with small probability."""
-        design, rows, _ = self._designed()
+        design, rows, _ = designed
         played = rows[design.support]
         inverse = np.linalg.inv((played * counts[:, None]).T @ played)
         lengths = np.einsum("ki,ij,kj->k", rows, inverse, rows, optimize=True)
@@ -508,7 +464,7 @@ class LinearBandit:
         matrix = (played * counts[:, None]).T @ played
         inner = np.linalg.solve(matrix, played.T @ totals)
         estimates = rows @ inner
-        width = self._width(counts, batch.noise)
+        width = self._width(self._designed(), counts, batch.noise)
         kept = estimates >= estimates.max() - 2 * width
         self._parameter = np.linalg.pinv(basis) @ inner
         self._widths.append(width)
@@ -521,7 +477,7 @@ def short_actions(actions: Vectors) -> Vectors:
     """The features of actions, checked, as a new float64 array; refused if a row is longer than 1."""
     found = checked_actions(actions)
     largest = float(np.linalg.norm(found, axis=1).max())
-    if largest > 1 + _NORM_TOLERANCE:
+    if largest > 1 + 1e-6:
         raise ValueError(
             f"an action has norm {largest:.6g}: divide all by {largest:.6g}, so that none exceeds 1"
         )
@@ -595,9 +551,8 @@ class Environment:
     ) -> Play:
         """Simulate all clients of a fresh bandit with these actions; sums are drawn from their exact law.
 
-        Its seconds do not grow with the number of clients. Rewards and noise have streams of their own, so
-        that with one seed bandits of different privacy models see the same rewards as long as they play the
-        same batches. The seed is not secure. ``on_batch`` is called with each batch.
+        Rewards and noise have streams of their own, so that with one seed bandits of different privacy models
+        see the same rewards while they play the same batches. The seed is not secure.
         """
         if bandit.remaining_clients != bandit.horizon or len(bandit.remaining_actions) != len(self.actions):
             raise ValueError("play a fresh bandit that has the environment's actions")

@@ -1,8 +1,7 @@
 """How rewards are protected: the models of trust, what a batch costs, and how far noise moves estimates.
 
-A client takes part in one batch only, and later batches follow from what earlier ones released. So the whole
-run costs what its dearest batch costs (parallel composition). Rewards lie in [-1, 1]: replacing one changes
-it by up to 2. (The thesis calibrates noise to 1, for rewards in [0, 1]; its (E.1).) Nothing here loads torch.
+A client takes part in one batch only, so the whole run costs what its dearest batch costs. Rewards lie in
+[-1, 1]: replacing one changes it by up to 2 (in the thesis, (E.1), by 1). Nothing here loads torch.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
-from scipy.optimize import brentq
+from scipy.optimize import brentq, minimize_scalar
 from typing_extensions import override
 
 from shuffle_plugins.accounting import (
@@ -33,7 +32,7 @@ from shuffle_plugins.accounting.calibrate import LARGEST_SEARCHED_LOCAL_EPSILON
 from shuffle_plugins.accounting.published import shuffles
 from shuffle_plugins.bandits.designs import Indices, Vectors
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Delta, Ranged, in_range, one_of
+from shuffle_plugins.core.checks import Delta, Ranged, in_range, one_of
 from shuffle_plugins.mechanisms.noise import FINE_BITS, laplace_grid
 from shuffle_plugins.mechanisms.registry import blanket
 
@@ -50,7 +49,6 @@ _LeastEpsilon = Annotated[float, in_range(at_least=1e-3)]
 _UNSHUFFLED = "ε0 of one report"
 _ROUNDING = 1 + 1e-9  # computed widths are rounded up by this factor
 _ROOT = 1e-12  # to which the root of a published bound is found; as much is taken off
-_TINY = 1e-300  # stands for a largest coefficient of zero, so that nothing is divided by zero
 
 
 class RewardMechanism(StrEnum):
@@ -87,12 +85,9 @@ class RewardNoise:
     def width(self, *, lengths: Floats, coefficients: Vectors, counts: Indices, failure: float) -> float:
         """γ: how far the estimated reward of any action may be off, rounded up.
 
-        Args:
-            lengths: ‖a‖² in the inverse of V of each action a, (actions,).
-            coefficients: aᵀV⁻¹b for the actions b that were played, (actions, played).
-            counts: how often each of them was played, (played,).
-            failure: the probability, in (0, 1), with which one action's estimate may be off by more, in
-                either direction.
+        ``lengths`` are ‖a‖² in the inverse of V of each action a, (actions,), ``coefficients`` aᵀV⁻¹b for the
+        actions b that were played, (actions, played), each as often as ``counts`` says; one action's estimate
+        is off by more with probability at most ``failure``.
         """
         # a reward in [-1, 1] is 1-sub-Gaussian about its mean (Hoeffding's lemma)
         return math.sqrt(2 * math.log(4 / failure) * float(lengths.max())) * _ROUNDING
@@ -108,10 +103,7 @@ class RewardNoise:
     def totals(
         self, sent: Floats | Reports, *, places: Indices, played: int, randomness: Randomness | None
     ) -> Floats:
-        """Unbiased sums of the rewards of each of ``played`` actions, with all the noise asked for.
-
-        ``sent`` are those of :meth:`randomized`, and ``places`` those of their actions among the played.
-        """
+        """Unbiased sums of the rewards of each of ``played`` actions, at ``places``, with all the noise."""
         found: Floats = np.bincount(places, weights=_as_they_are(sent), minlength=played).astype(np.float64)
         return found
 
@@ -330,10 +322,9 @@ class ShuffledModel(PrivacyModel):
     """Nobody but a shuffler is trusted: clients randomise, the shuffler hides who was given which action.
 
     Algorithm 6.4.1. The shuffler puts the actions of a batch in a secret random order and gives one to each
-    client; the server gets the pairs (action, report) and does not learn whose they are. So a report comes
-    from a slot of a secret permutation, and its law depends on the slot's action: Claim 6 of
-    ``docs/proofs/accounting.md``, an epoch of all clients of the batch. The accountant finds the largest ε0
-    at which that costs at most (ε, δ). Reports of ε0 = ε are always allowed.
+    client; the server does not learn whose a pair (action, report) is. So a report comes from a slot of a
+    secret permutation, and its law depends on the slot's action: an epoch of all clients of the batch (Claim
+    6 of ``docs/proofs/accounting.md``). ε0 is the largest at which that costs at most (ε, δ), at least ε.
 
     Attributes:
         epsilon: ε against the server and all who see what it plays, in [1e-3, 500].
@@ -376,11 +367,7 @@ def checked_rewards(rewards: Floats) -> Floats:
 
 
 def published_local_epsilon(*, epsilon: float, delta: float, reports: int) -> float:
-    """ε0 of a batch of n shuffled reports by the closed form of the thesis, (6.10) inverted; ε if that is
-    more.
-
-    The form is Theorem 3.1 of Feldman, McMillan and Talwar 2021 and silent for ε0 > ln(n/(16·ln(2/δ))).
-    """
+    """ε0 of a batch of n reports by (6.10) of the thesis, inverted; ε if that is more, or it is silent."""
     checks.target_epsilon(epsilon, name="epsilon")
     checks.delta(delta)
     checks.whole("reports", reports)
@@ -399,58 +386,27 @@ def published_local_epsilon(*, epsilon: float, delta: float, reports: int) -> fl
 
 
 def laplace_width(*, lengths: Floats, scaled: Vectors, copies: Indices, failure: float) -> float:
-    """γ with Laplace noise: the largest sum, over actions, of the width of rewards and that of noise.
+    r"""γ with Laplace noise: rewards and noise each take half of the failure.
 
-    Each takes half of the failure. λ is minimised over for the actions that could have the largest sum; the
-    others are known to be below by the bound at the λ of one of these. The result is at most 1e-4 above the
-    largest of all minima. ``scaled`` are coefficients times the noise's scale; the others are as of
-    :func:`laplace_deviation` and :meth:`RewardNoise.width`.
+    The noise of an action is :math:`\sum_j l_j \sum_{i \le n_j} z_{ij}`, z Laplace of scale 1, l its row of
+    ``scaled``, n = ``copies``. Chernoff's bound for any 0 < λ < 1/max|l| is
+    :math:`(-\sum_j n_j \ln(1 - λ^2 l_j^2) + \ln(4/failure))/λ`; here is the λ that is best for all actions
+    together. It holds for discrete Laplace noise of the same ratio too, whose moments are smaller. The closed
+    form of the thesis, Lemma E.1.2, has a constant that its condition on λ does not allow.
     """
     price = math.log(4 / failure)
-    of_rewards = np.sqrt(2 * price * lengths) * _ROUNDING
-    first = int((of_rewards + 2 * np.sqrt(np.square(scaled) @ copies * price)).argmax())
-    noise, rate = laplace_deviation(scaled[first : first + 1], copies, price)
-    known = float(of_rewards[first] + noise[0]) * (1 + 1e-4)
-    sizes = np.abs(scaled)
-    largest = np.maximum(sizes.max(axis=1), _TINY)
-    rates = np.minimum(rate[0], 0.9 / largest)
-    above = (price - np.log1p(-np.square(sizes * rates[:, None])) @ copies) / rates * _ROUNDING
-    candidates = np.flatnonzero(of_rewards + np.where(sizes.max(axis=1) > 0, above, 0.0) > known)
-    if not len(candidates):
-        return known
-    return max(
-        known, float((of_rewards[candidates] + laplace_deviation(scaled[candidates], copies, price)[0]).max())
-    )
+    of_rewards = np.sqrt(2 * price * lengths)
+    largest = max(float(np.abs(scaled).max()), 1e-300)  # nothing is divided by zero
+    squares = np.square(scaled / largest)
 
+    def bound(log_share: float) -> float:
+        share = math.exp(log_share)
+        of_noise = (price - np.log1p(-share * share * squares) @ copies) * (largest / share)
+        return float((of_rewards + of_noise).max())
 
-def laplace_deviation(scaled: Vectors, copies: Indices, price: float) -> tuple[Floats, Floats]:
-    r"""How far sums of Laplace noise are from 0, but for a probability of 2·exp(-price); and λ of each.
-
-    For :math:`\sum_j l_j \sum_{i \le n_j} z_{ij}`, z Laplace of scale 1, l = ``scaled`` (actions, noises), n
-    = ``copies`` (noises,): Chernoff's bound at its best λ, the minimum over 0 < λ < 1/max|l| of
-    :math:`(-\sum_j n_j \ln(1 - λ^2 l_j^2) + price)/λ`, rounded up; each λ gives a valid bound. It holds for
-    discrete Laplace noise of the same ratio too, whose moments are smaller. The closed form of the thesis,
-    Lemma E.1.2, has a constant that its condition on λ does not allow.
-    """
-    sizes = np.abs(scaled)
-    largest = np.maximum(sizes.max(axis=1), _TINY)
-    relative = np.square(sizes / largest[:, None])
-
-    def bound(log_share: Floats) -> Floats:
-        share = np.exp(log_share)
-        found: Floats = (price - np.log1p(-np.square(share)[:, None] * relative) @ copies) / share
-        return found
-
-    # (ψ(u) + price)/u with ψ convex and ψ(0) = 0 falls and then rises, so golden sections find the minimum
-    low, high = np.full(len(largest), math.log(1e-9)), np.full(len(largest), math.log1p(-1e-9))
-    golden = (math.sqrt(5) - 1) / 2
-    for _ in range(28):  # leaves 3e-5 of the logarithm of λ, and far less of the minimum
-        left, right = high - golden * (high - low), low + golden * (high - low)
-        rises = bound(left) <= bound(right)
-        low, high = np.where(rises, low, left), np.where(rises, right, high)
-    best = (low + high) / 2
-    found = np.where(sizes.max(axis=1) > 0, largest * bound(best) * _ROUNDING, 0.0)
-    return found, np.exp(best) / largest
+    # (ψ(u) + price)/u with ψ convex and ψ(0) = 0 falls and then rises, and so does the largest of several.
+    ends = math.log(1e-9), math.log1p(-1e-9)
+    return float(minimize_scalar(bound, bounds=ends, method="bounded").fun) * _ROUNDING
 
 
 def _pure(epsilon: float, *, adversary: str, bound: str) -> EpsilonInterval:
@@ -489,7 +445,16 @@ def _shuffled(
         return _reports(mechanism, local, cost)
     local = min(max(_amplified(epsilon, delta, reports, mechanism), epsilon), checks.MAX_LOCAL_EPSILON)
     accountant = ShuffleAccountant()
-    accountant.step(_batch_round(local, reports, mechanism))
+    accountant.step(
+        ShuffleRound(
+            local_epsilon=local,
+            population=reports,
+            cohort=1,
+            sampling=Sampling.EPOCH,
+            mechanism=mechanism.value,
+            blanket=blanket(mechanism.value, local_epsilon=local, dim=1),
+        )
+    )
     cost = accountant.epsilon(delta, lower=False)
     if cost.upper > local:  # ε0-LDP reports cost ε0 at most, shuffled or not
         cost = replace(cost, upper=local, upper_bound=_UNSHUFFLED)
@@ -515,18 +480,6 @@ def _amplified(epsilon: float, delta: float, reports: int, mechanism: RewardMech
         )
     except ValueError:
         return 0.0
-
-
-def _batch_round(local_epsilon: float, reports: int, mechanism: RewardMechanism) -> ShuffleRound:
-    """A batch whose reports come from the slots of a secret permutation: an epoch of batches of one."""
-    return ShuffleRound(
-        local_epsilon=local_epsilon,
-        population=reports,
-        cohort=1,
-        sampling=Sampling.EPOCH,
-        mechanism=mechanism.value,
-        blanket=blanket(mechanism.value, local_epsilon=local_epsilon, dim=1),
-    )
 
 
 def _laplace_sums(copies: Indices, *, rate: float, rng: np.random.Generator) -> Floats:

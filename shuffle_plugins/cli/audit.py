@@ -7,33 +7,33 @@ from typing import Annotated
 import typer
 
 from shuffle_plugins import auditing, mechanisms
-from shuffle_plugins.cli import options, output
-from shuffle_plugins.cli.options import number_option, option, whole_option
+from shuffle_plugins.cli import commands, output
+from shuffle_plugins.cli.commands import number_option, option, whole_option
 from shuffle_plugins.cli.output import down, up
 
 
-@options.asks(without=("local_delta", "records_per_client", "samples_per_client"))
+@commands.asks(without=("local_delta", "records_per_client", "samples_per_client"))
 def audit_command(
     context: typer.Context,
     *,
-    asked: options.Question,
+    asked: commands.Question,
     mechanism: Annotated[str, option("--mechanism NAME", "Randomizer to attack.")],
     population: Annotated[
         int | None,
         whole_option("--population -n N", "To attack shuffled rounds as well: clients, a few dozen."),
     ] = None,
-    dim: options.VectorDimOption = 1,
-    rounds: options.RoundsOption = 1,
+    dim: commands.VectorDimOption = 1,
+    rounds: commands.RoundsOption = 1,
     delta: Annotated[float, number_option("--delta -d DELTA", "δ of the rounds; 0.001 or more.")] = 0.01,
     trials: Annotated[int, whole_option("--trials N", "Simulated rounds per dataset.")] = 20_000,
     confidence: Annotated[float, number_option("--confidence C", "Confidence of the attack's bound.")] = 0.99,
-    as_json: options.JsonOption = False,
+    as_json: commands.JsonOption = False,
 ) -> None:
     """Attack a randomizer's reports, and its shuffled rounds; ends with status 1 if a claim is refuted."""
     if population is None:
         of_rounds = ("cohort", "rounds", "delta", "sampling", "adversary", "method")
-        options.refuse_given(context, of_rounds, "without --population a single report is attacked")
-    options.check_one_report(mechanism)
+        commands.refuse_given(context, of_rounds, "without --population a single report is attacked")
+    commands.check_one_report(mechanism)
     attacked = mechanisms.get(mechanism, local_epsilon=asked.local_epsilon, dim=dim)
     found = [
         (

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from shuffle_plugins.cli import options, output
-from shuffle_plugins.cli.options import choice_option, number_option, option, whole_option
+from shuffle_plugins.cli import commands, output
+from shuffle_plugins.cli.commands import choice_option, number_option, option, whole_option
 from shuffle_plugins.cli.output import up
 
 
@@ -24,8 +24,8 @@ def bandit_command(
         str,
         choice_option(
             "--model WHO",
-            "Who is trusted: shuffled, central (the server), local or non-private.",
-            ("central", "local", "shuffled", "non-private"),
+            "Who is trusted",
+            {"shuffled": "", "central": "the server", "local": "", "non-private": ""},
         ),
     ] = "shuffled",
     epsilon: Annotated[
@@ -35,17 +35,17 @@ def bandit_command(
     dim: Annotated[int, whole_option("--dim D", "Dimensions of random actions.")] = 2,
     mechanism: Annotated[
         str,
-        choice_option("--mechanism NAME", "Of rewards: laplace or binary-rr.", ("laplace", "binary-rr")),
+        choice_option("--mechanism NAME", "Of rewards", {"laplace": "", "binary-rr": ""}),
     ] = "laplace",
     bound: Annotated[
         str,
         choice_option(
             "--bound NAME",
-            "Of ε0 if shuffled: certified (the accountant) or published (closed form).",
-            ("certified", "published"),
+            "Of ε0 if shuffled",
+            {"certified": "by the accountant", "published": "closed form"},
         ),
     ] = "certified",
-    as_json: options.JsonOption = False,
+    as_json: commands.JsonOption = False,
 ) -> None:
     """The batches of a linear bandit: clients, ε0, certified ε, and the width of its estimates.
 
@@ -56,7 +56,7 @@ def bandit_command(
 
     if model != "shuffled":
         unused = ("bound",) if model == "local" else ("bound", "mechanism")
-        options.refuse_given(context, unused, f"rewards are {model}")
+        commands.refuse_given(context, unused, f"rewards are {model}")
     if model == "non-private" and (epsilon is not None or delta is not None):
         raise typer.BadParameter("without privacy there is no --epsilon and no --delta")
     if model != "non-private" and epsilon is None:
@@ -73,17 +73,17 @@ def bandit_command(
     }
     kind = "NonPrivate" if model == "non-private" else f"{model.capitalize()}Model"
     if actions.replace("_", "").replace(",", "").isdecimal():
-        drawn = bandits.Environment.random(actions=options.read_whole(actions), dim=dim, seed=0)
+        drawn = bandits.Environment.random(actions=commands.read_whole(actions), dim=dim, seed=0)
         features = drawn.actions
     else:
-        options.refuse_given(context, ("dim",), "the file holds the actions")
+        commands.refuse_given(context, ("dim",), "the file holds the actions")
         features = _read(Path(actions))
     privacy = getattr(bandits, kind)(**given[kind])
     bandit = bandits.LinearBandit(actions=features, horizon=horizon, privacy=privacy)
     output.progress("planning")
     plan = bandit.plan()
-    last = horizon - sum(batch.reports for batch in plan)
-    spent = [batch.epsilon for batch in plan if batch.epsilon is not None]
+    last = horizon - sum(batch.size for batch in plan)
+    spent = [batch.noise.epsilon for batch in plan if batch.noise.epsilon is not None]
     dearest = max(spent, key=lambda cost: cost.upper) if spent else None
     values = {
         "model": model,
@@ -93,10 +93,10 @@ def bandit_command(
         "batches": [
             {
                 "batch": batch.number,
-                "clients": batch.reports,
-                "actions": batch.actions,
-                "local_epsilon": batch.local_epsilon,
-                "epsilon": None if batch.epsilon is None else batch.epsilon.upper,
+                "clients": batch.size,
+                "actions": len(batch.actions),
+                "local_epsilon": batch.noise.local_epsilon,
+                "epsilon": None if batch.noise.epsilon is None else batch.noise.epsilon.upper,
                 "width": batch.width,
             }
             for batch in plan
@@ -108,10 +108,10 @@ def bandit_command(
     rows = [
         {
             "batch": str(batch.number),
-            "clients": f"{batch.reports:,}",
-            "actions": str(batch.actions),
-            "ε0": None if batch.local_epsilon is None else up(batch.local_epsilon),
-            "ε": None if batch.epsilon is None else up(batch.epsilon.upper),
+            "clients": f"{batch.size:,}",
+            "actions": str(len(batch.actions)),
+            "ε0": None if batch.noise.local_epsilon is None else up(batch.noise.local_epsilon),
+            "ε": None if batch.noise.epsilon is None else up(batch.noise.epsilon.upper),
             "width": up(batch.width),
         }
         for batch in plan

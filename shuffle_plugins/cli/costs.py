@@ -8,24 +8,21 @@ from typing import Annotated, Any, cast
 import typer
 
 from shuffle_plugins import mechanisms, planning
-from shuffle_plugins.cli import options, output
-from shuffle_plugins.cli.options import option, whole_option
-
-# How the title of a picture calls what clients hold.
-_HELD = {"l1": "ℓ1 ball", "l2": "ℓ2 ball", "linf": "ℓ∞ ball", "categories": "categories"}
+from shuffle_plugins.cli import commands, output
+from shuffle_plugins.cli.commands import option, whole_option
 
 
 def mechanisms_command(
-    dim: options.DimOption = None,
-    local_epsilon: Annotated[float | None, options.NUMBERS["local-epsilon"].option()] = None,
+    dim: commands.DimOption = None,
+    local_epsilon: Annotated[float | None, commands.NUMBERS["local-epsilon"].option()] = None,
     norm: Annotated[
         str | None,
         option("--norm NORM", "Clients' ball, l1, l2 or linf, or categories; else each one's own."),
     ] = None,
-    radius: options.RadiusOption = 1.0,
+    radius: commands.RadiusOption = 1.0,
     timed: Annotated[bool, option("--time", "Measure the time of a report too; some ten seconds.")] = False,
-    as_json: options.JsonOption = False,
-    plot: options.PlotOption = None,
+    as_json: commands.JsonOption = False,
+    plot: commands.PlotOption = None,
 ) -> None:
     """The randomizers by name; with --dim and --local-epsilon also their error and bits.
 
@@ -75,7 +72,13 @@ def mechanisms_command(
 
         panels: dict[str, list[planning.Choice]] = {}
         for each in found:
-            title = f"{_HELD[norm or each.domain]}, dim = {dim:,}, ε0 = {local_epsilon:g}"
+            domain = norm or each.domain
+            held = (
+                domain
+                if domain == "categories"
+                else f"{domain} ball".replace("inf", "∞").replace("l", "ℓ", 1)
+            )
+            title = f"{held}, dim = {dim:,}, ε0 = {local_epsilon:g}"
             panels.setdefault(title, []).append(each)
         plot_choices(panels=panels, path=plot)
         output.picture_written(plot, as_json=as_json)
@@ -97,7 +100,7 @@ def round_costs_command(
         int | None, whole_option("--report-bytes B", "Bytes of a report that is mixed, not summed.")
     ] = None,
     mixers: Annotated[int, whole_option("--mixers M", "Mixers in the cascade.")] = 1,
-    as_json: options.JsonOption = False,
+    as_json: commands.JsonOption = False,
 ) -> None:
     """What a shared sum (--dim) or a mixed round (--report-bytes) costs each party.
 
@@ -107,11 +110,13 @@ def round_costs_command(
     if (dim is None) == (report_bytes is None):
         raise typer.BadParameter("give --dim for a shared sum, or --report-bytes for reports that are mixed")
     if dim is None:
-        options.refuse_given(context, ("largest", "aggregators", "verified"), "reports are mixed, not summed")
+        commands.refuse_given(
+            context, ("largest", "aggregators", "verified"), "reports are mixed, not summed"
+        )
     else:
-        options.refuse_given(context, ("mixers",), "a sum is not mixed")
+        commands.refuse_given(context, ("mixers",), "a sum is not mixed")
     rows = []
-    for each in options.read_list(clients, options.read_whole, "--clients"):
+    for each in commands.read_list(clients, commands.read_whole, "--clients"):
         if report_bytes is not None:
             costs = planning.mixed_round_costs(clients=each, report_bytes=report_bytes, mixers=mixers)
         else:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from shuffle_plugins.cli import options, output
-from shuffle_plugins.cli.options import choice_option, number_option, option, whole_option
+from shuffle_plugins.cli import commands, output
+from shuffle_plugins.cli.commands import choice_option, number_option, option, whole_option
 
 
 def dap_task_command(
     *,
     length: Annotated[int, whole_option("--length D", "Bits, categories, or numbers in a vector.")],
     cohort: Annotated[int, whole_option("--cohort -k K", "Reports in a batch, at least.")],
-    target_epsilon: options.TargetOption,
-    delta: options.DeltaOption,
+    target_epsilon: commands.TargetOption,
+    delta: commands.DeltaOption,
     protocol: Annotated[
         str,
         choice_option(
             "--protocol NAME",
-            "counted-unary, histogram-sum, unary-l1-sum or vector-sum.",
-            ("counted-unary", "histogram-sum", "unary-l1-sum", "vector-sum"),
+            "Which sum",
+            dict.fromkeys(("counted-unary", "histogram-sum", "unary-l1-sum", "vector-sum"), ""),
         ),
     ] = "counted-unary",
     encoding: Annotated[
@@ -38,8 +38,8 @@ def dap_task_command(
         str,
         choice_option(
             "--format FORM",
-            "json (everything), janus (of a task file, YAML) or divviup (JSON).",
-            ("json", "janus", "divviup"),
+            "What for",
+            {"json": "everything", "janus": "of a task file, YAML", "divviup": "JSON"},
         ),
     ] = "json",
 ) -> None:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shuffle_plugins import accounting
-from shuffle_plugins.cli import options, output
-from shuffle_plugins.cli.options import choice_option, number_option, option, whole_option
+from shuffle_plugins.cli import commands, output
+from shuffle_plugins.cli.commands import choice_option, number_option, option, whole_option
 from shuffle_plugins.cli.output import down, up
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ _CategoriesFile = Annotated[Path | None, option("--categories-file FILE", "The s
 
 @dataclass(frozen=True, kw_only=True)
 class _Values:
-    """What clients hold: a category each."""
-
     file: Annotated[Path, option("--input FILE", "A client's value on each line; with --column, CSV.")]
     column: Annotated[str | None, option("--column NAME", "Column of a CSV file with a heading line.")] = None
     categories: _Categories = None
@@ -84,55 +82,57 @@ estimate_command = typer.Typer(
 
 
 @estimate_command.command("frequencies")
-@options.asks()
+@commands.asks()
 def _frequencies(
     *,
     values: _Values,
     target_epsilon: Annotated[float, number_option("--epsilon --target-epsilon EPS", "ε to stay within.")],
-    delta: options.DeltaOption,
+    delta: commands.DeltaOption,
     protocol: Annotated[
         str,
         choice_option(
             "--protocol NAME",
-            "one-message (one shuffled report of few bits), counted-unary (a bit for each category, flipped "
-            "at random; only the sum of each bit is seen) or histogram-sum (noise from coins that all "
-            "clients throw, only sums are seen; least error for large categories).",
-            ("one-message", "counted-unary", "histogram-sum"),
+            "What clients send",
+            {
+                "one-message": "one shuffled report of few bits",
+                "counted-unary": "a bit for each category, flipped at random; only sums are seen",
+                "histogram-sum": "coins of all clients, only sums are seen; least error where many hold one",
+            },
         ),
     ] = "one-message",
     confidence: Annotated[float, number_option("--confidence C", "Of all intervals together.")] = 0.95,
-    as_json: options.JsonOption = False,
+    as_json: commands.JsonOption = False,
 ) -> None:
     """How many clients hold each category, with error bars; the estimate costs at most ε at δ."""
     names, held = values.read()
     from shuffle_plugins import protocols
 
-    common: dict[str, Any] = {"cohort": len(held), "epsilon": target_epsilon, "delta": delta}
-    built: protocols.FrequencyEstimation | protocols.CountedUnary | protocols.HistogramSum
+    kinds: dict[str, tuple[Any, str]] = {
+        "one-message": (protocols.FrequencyEstimation, "categories"),
+        "counted-unary": (protocols.CountedUnary, "length"),
+        "histogram-sum": (protocols.HistogramSum, "categories"),
+    }
+    kind, size = kinds[protocol]
     output.progress("calibrating")
+    built: Any = kind.calibrated(**{size: len(names)}, cohort=len(held), epsilon=target_epsilon, delta=delta)
     if protocol == "one-message":
-        built = protocols.FrequencyEstimation.calibrated(categories=len(names), **common)
-        mechanism, local_epsilon = built.oracle, built.local_epsilon
-        histogram = built.estimate(built.collect(held))
-    elif protocol == "counted-unary":
-        built = protocols.CountedUnary.calibrated(length=len(names), **common)
-        mechanism, local_epsilon = built.name, built.local_epsilon
-        histogram = built.randomize_histogram(held)
+        mechanism, histogram = built.oracle, built.estimate(built.collect(held))
     else:
-        built = protocols.HistogramSum.calibrated(categories=len(names), **common)
-        mechanism, local_epsilon = built.name, math.inf
-        histogram = built.randomize_histogram(held)
+        mechanism, histogram = built.name, built.randomize_histogram(held)
+    local_epsilon = built.local_epsilon
     spent = output.certified(built.round(), delta=delta)
     bars = built.intervals(histogram, confidence=confidence, simultaneous=True)
     columns = {
-        "category": names,
-        "count": histogram.counts.tolist(),
-        "frequency": histogram.frequencies.tolist(),
-        "lower": bars.lower.tolist(),
-        "upper": bars.upper.tolist(),
-        "distribution": histogram.distribution.tolist(),
+        "count": histogram.counts,
+        "frequency": histogram.frequencies,
+        "lower": bars.lower,
+        "upper": bars.upper,
+        "distribution": histogram.distribution,
     }
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    rows: list[dict[str, Any]] = [
+        {"category": name} | {key: float(column[i]) for key, column in columns.items()}
+        for i, name in enumerate(names)
+    ]
     alone = math.isfinite(local_epsilon)
     found = {
         "protocol": protocol,
@@ -170,8 +170,8 @@ def _frequencies(
 def _mean(
     *,
     file: Annotated[Path, option("--input FILE", "CSV with a heading line.")],
-    local_epsilon: options.LocalEpsilonOption,
-    radius: options.RadiusOption,
+    local_epsilon: commands.LocalEpsilonOption,
+    radius: commands.RadiusOption,
     sigma: Annotated[
         float,
         number_option("--sigma S", "Standard deviation of a client's samples about their mean, at most."),
@@ -181,7 +181,7 @@ def _mean(
     samples: Annotated[int | None, whole_option("--samples M", "Each client's first M; else all.")] = None,
     delta: Annotated[float, number_option("--delta -d DELTA", "δ of the guarantee after shuffling.")] = 1e-6,
     mechanism: Annotated[str, option("--mechanism NAME", "Randomizer of vectors.")] = "privunit",
-    as_json: options.JsonOption = False,
+    as_json: commands.JsonOption = False,
 ) -> None:
     """The mean over clients that hold several samples each; ε0 protects all samples of a client together.
 
@@ -242,19 +242,19 @@ def _mean(
 
 
 @estimate_command.command("refine")
-@options.asks()
+@commands.asks()
 def _refine(
     *,
     values: _Values,
     levels: Annotated[str, option("--levels EPS,…", "ε0 of each level; everybody may see the smallest one.")],
-    as_json: options.JsonOption = False,
+    as_json: commands.JsonOption = False,
 ) -> None:
     """Frequencies at several privacy levels, from one public report of each client.
 
     Everybody can read the report at the smallest ε0; a key unlocks each larger one.
     """
     names, held = values.read()
-    ladder = options.read_list(levels, options.read_number, "--levels")[::-1]
+    ladder = commands.read_list(levels, commands.read_number, "--levels")[::-1]
     from shuffle_plugins.mechanisms.limited_hadamard import MultilevelHadamard
 
     protocol = MultilevelHadamard(local_epsilons=ladder, dim=len(names))
@@ -284,7 +284,7 @@ def _refine(
         f"{protocol.separate_randomness_bits:.3f} for a report to each level"
     )
     heading = {f"{each['who']}, ε0 = {each['local_epsilon']:g}": each for each in found}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"category": name} | {word: f"{each['frequencies'][name]:.2%}" for word, each in heading.items()}
         for name in names
     ]
@@ -296,7 +296,6 @@ def _refine(
 
 
 def _show_rows(rows: Sequence[dict[str, str]], *, last: dict[str, str] | None = None) -> None:
-    """A table of the first rows, and how many more there are."""
     shown = [*rows[:_MOST_ROWS], *([] if last is None else [last])]
     output.show(output.table(shown, text={"category": "", "column": ""}))
     if len(rows) > _MOST_ROWS:
@@ -304,11 +303,11 @@ def _show_rows(rows: Sequence[dict[str, str]], *, last: dict[str, str] | None = 
 
 
 @estimate_command.command("hide")
-@options.asks()
+@commands.asks()
 def _hide(
     *,
     values: _Values,
-    local_epsilon: options.LocalEpsilonOption,
+    local_epsilon: commands.LocalEpsilonOption,
     published: Annotated[Path, option("--published OUT", "New file for what anybody may see.")],
     keys: Annotated[Path, option("--keys KEYS", "New file for the keys, which are secret.")],
 ) -> None:
@@ -342,7 +341,7 @@ def _recover(
     *,
     published: Annotated[Path, option("--published FILE", "What `hide` published.")],
     keys: Annotated[Path, option("--keys KEYS", "The keys that `hide` wrote.")],
-    local_epsilon: options.LocalEpsilonOption,
+    local_epsilon: commands.LocalEpsilonOption,
     categories: _Categories = None,
     categories_file: _CategoriesFile = None,
 ) -> None:
@@ -359,7 +358,7 @@ def _recover(
             f"the keys in {keys} are for another ε0, for other categories or for another order of them: give "
             "what `hide` was given"
         )
-    secret = torch.tensor([options.read_whole(line) for line in lines])
+    secret = torch.tensor([commands.read_whole(line) for line in lines])
     response = RecoverableResponse(local_epsilon=local_epsilon, dim=len(names))
     for value in response.recover(shown, secret).tolist():
         output.remark(names[value])
@@ -371,7 +370,6 @@ def _made_for(names: Sequence[str], local_epsilon: float) -> str:
 
 
 def _listed(text: str, option: str) -> list[str]:
-    """Names separated by commas, in their order. A name that is there twice is an error."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -426,17 +424,13 @@ def _read_columns(file: Path, columns: Sequence[str]) -> list[list[str]]:
 def _samples(
     file: Path, *, client: str, columns: Sequence[str], samples: int | None
 ) -> list[list[list[float]]]:
-    """The samples of a CSV file, grouped by client: (clients, samples, columns), as nested lists.
-
-    ``client`` is the column that says whose sample a row is. If ``samples`` is None all are used, and must be
-    equally many.
-    """
+    """The samples of a CSV file, grouped by client: (clients, samples, columns), as nested lists."""
     if not columns:
         raise typer.BadParameter("name at least one column", param_hint="--columns")
     found: dict[str, list[list[float]]] = {}
     for number, row in enumerate(_read_columns(file, [client, *columns]), start=1):
         try:
-            vector = [options.read_number(cell) for cell in row[1:]]
+            vector = [commands.read_number(cell) for cell in row[1:]]
         except typer.BadParameter as error:
             raise typer.BadParameter(f"row {number} of {file}: {error.message}") from error
         if not all(map(math.isfinite, vector)):

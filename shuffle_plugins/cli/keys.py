@@ -9,7 +9,7 @@ import typer
 
 from shuffle_plugins import shuffler
 from shuffle_plugins.cli import output
-from shuffle_plugins.cli.options import option
+from shuffle_plugins.cli.commands import option
 
 _NewFile = Annotated[
     Path, typer.Argument(metavar="FILE", help="New file for the private key; never overwritten.")

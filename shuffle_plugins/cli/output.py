@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shuffle_plugins import accounting
-from shuffle_plugins.cli.options import GENERIC
+from shuffle_plugins.cli.commands import GENERIC
 from shuffle_plugins.core import rounded
 
 if TYPE_CHECKING:
@@ -35,10 +35,7 @@ WIDE = 110
 NOTHING = "—"
 """What stands in a cell that has no value."""
 
-_NARROWEST = 60  # columns; narrower than this no table can be read
 _PATIENCE = 1.0  # seconds before a command says that it works: answers that come sooner need not
-_UNLIMITED = 10_000  # columns of a console that shortens nothing
-_BOUND_COLUMN = 22  # columns of a bound's name, broken at its spaces
 
 
 class _Working:
@@ -96,7 +93,7 @@ def width() -> int:
     """Columns to print in: the terminal's, or $COLUMNS; enough for the widest layout in a pipe without it."""
     asked = os.environ.get("COLUMNS", "")
     if sys.stdout.isatty() or (asked.isdecimal() and int(asked) > 0):
-        return max(_NARROWEST, Console().width)
+        return max(60, Console().width)  # narrower than this no table can be read
     return WIDE
 
 
@@ -289,35 +286,26 @@ def rounds_tables(answers: Sequence[accounting.Comparison]) -> Iterator[Table]:
 
     Answers that do not fit beside each other go into further tables.
     """
-    from rich.measure import Measurement
-
     wide = width() >= WIDE
     missing = [("upper", each.name) for answer in answers for each in answer.out_of_range]
     known = [(str(bound.kind), bound.name) for answer in reversed(answers) for bound in answer.bounds]
     names = sorted(dict.fromkeys([*known, *missing]), key=lambda name: name[0] == "lower")
-
-    def of(page: Sequence[accounting.Comparison]) -> Iterator[Table]:
+    beside = max(1, (width() - 32) // 12)
+    for start in range(0, len(answers), beside):
         rows: list[dict[str, str | Text | None]] = [{"bound": name, "kind": kind} for kind, name in names]
-        for answer in page:
+        for answer in answers[start : start + beside]:
             values = {(str(bound.kind), bound.name): bound.epsilon for bound in answer.bounds}
             for row, (kind, name) in zip(rows, names, strict=True):
                 epsilon = values.get((kind, name))
                 shown = None if epsilon is None else rounded(epsilon, up=kind == "upper")
                 row[f"T={answer.num_steps:,}"] = shown
-        title = _question(answers[0], wide=wide) if page[0] is answers[0] else ""
+        title = "" if start else _question(answers[0], wide=wide)
         made = table(rows, text={"bound": "", "kind": ""}, title=title)
-        made.columns[0].min_width = _BOUND_COLUMN
-        console = Console(width=_UNLIMITED)
-        if len(page) > 1 and Measurement.get(console, console.options, made).minimum > width():
-            yield from of(page[: len(page) // 2])
-            yield from of(page[len(page) // 2 :])
-            return
-        if page[-1] is answers[-1]:
+        made.columns[0].min_width = 22  # of a bound's name, broken at its spaces
+        if start + beside >= len(answers):
             made.caption, made.caption_justify = relation(answers[0]), "left"
             made.caption += f" · {NOTHING} outside the range of the theorem" if missing else ""
         yield made
-
-    return of(answers)
 
 
 def _question(answer: accounting.Comparison, *, rounds: str = "", wide: bool) -> str:

@@ -12,28 +12,22 @@ from rich.markup import escape
 from rich.table import Table
 
 from shuffle_plugins import planning
-from shuffle_plugins.cli import options, output
-from shuffle_plugins.cli.options import number_option, option, whole_option
+from shuffle_plugins.cli import commands, output
+from shuffle_plugins.cli.commands import number_option, option, whole_option
 from shuffle_plugins.cli.output import WIDE, down, times, up, width
 
 if TYPE_CHECKING:
     from shuffle_plugins.planning.plans import Baseline, SumPlan
 
 _BEST = "best"  # planning.BEST_MECHANISM, without loading the planner for --help
-_FEW_REPORTS = 10  # of a client in all rounds; more are worth a warning
-_FOR_TRAINING = (
-    "This is the least error of averages. To train a model, ask `shuffle-plugins recipe`: it chooses "
-    "clipping and the learning rate, too."
-)
-_ANNOUNCED = "Planning: every k and T tried is certified, which can take a minute."
 
 
 def plan_command(
     *,
-    population: options.PopulationOption,
-    target_epsilon: options.TargetOption,
-    delta: options.DeltaOption,
-    dim: options.VectorDimOption,
+    population: commands.PopulationOption,
+    target_epsilon: commands.TargetOption,
+    delta: commands.DeltaOption,
+    dim: commands.VectorDimOption,
     mechanism: Annotated[
         str,
         option(
@@ -48,10 +42,10 @@ def plan_command(
         str | None,
         option("--cohort -k K,…", "Clients in a round, one number or several to choose from; else searched."),
     ] = None,
-    sampling: options.SamplingOption = "without-replacement",
-    adversary: options.AdversaryOption = "model-observer",
-    method: options.MethodOption = "pld",
-    radius: options.RadiusOption = 1.0,
+    sampling: commands.SamplingOption = "without-replacement",
+    adversary: commands.AdversaryOption = "model-observer",
+    method: commands.MethodOption = "pld",
+    radius: commands.RadiusOption = 1.0,
     norm: Annotated[
         str | None,
         option("--norm NORM", "Of that ball, l1, l2 or linf; else the mechanism's own, l2 for best."),
@@ -65,8 +59,8 @@ def plan_command(
     tolerance: Annotated[
         float, number_option("--tolerance SHARE", "Error to give away for less communication, as a share.")
     ] = 0.05,
-    as_json: options.JsonOption = False,
-    plot: options.PlotOption = None,
+    as_json: commands.JsonOption = False,
+    plot: commands.PlotOption = None,
 ) -> None:
     """The cohort, ε0 and rounds with the least error of the averaged vectors within (ε, δ).
 
@@ -76,14 +70,14 @@ def plan_command(
     from shuffle_plugins.planning.sums import SUMS
 
     output.check_picture(plot)
-    steps = None if rounds is None else options.read_list(rounds, options.read_whole, "--rounds")
+    steps = None if rounds is None else commands.read_list(rounds, commands.read_whole, "--rounds")
     asked: dict[str, Any] = {
         "target_epsilon": target_epsilon,
         "delta": delta,
         "population": population,
         "dim": dim,
         "mechanism": mechanism,
-        "cohorts": None if cohort is None else options.read_list(cohort, options.read_whole, "--cohort"),
+        "cohorts": None if cohort is None else commands.read_list(cohort, commands.read_whole, "--cohort"),
         "adversary": adversary,
         "radius": radius,
         "norm": None if norm is None else check_norm(norm),
@@ -103,8 +97,9 @@ def plan_command(
             output.remark("\n".join(sums.remarks()))
         return
     if mechanism != _BEST:
-        options.check_one_report(mechanism)
-    progress = output.progress("planning", announced=None if as_json else _ANNOUNCED)
+        commands.check_one_report(mechanism)
+    announced = "Planning: every k and T tried is certified, which can take a minute."
+    progress = output.progress("planning", announced=None if as_json else announced)
     found = planning.plan(
         **asked,
         num_steps=steps,
@@ -115,10 +110,18 @@ def plan_command(
         progress=progress,
     )
     if not output.answered(as_json, _json(found), warnings=warnings):
-        legend = output.legend(_LEGEND | {"thrifty": _THRIFTY.format(found.tolerance)})
+        legend = output.legend(
+            _LEGEND
+            | {"thrifty": f"least communication with an error at most {found.tolerance:.0%} above the best"}
+        )
         output.show(_headline(found), *_plan_tables(found), legend, _footing(found))
-        for text in (*found.remarks(), *([_FOR_TRAINING] if steps is None else [])):
+        for text in found.remarks():
             output.remark(text)
+        if steps is None:
+            output.remark(
+                "This is the least error of averages. To train a model, ask `shuffle-plugins recipe`: it "
+                "chooses clipping and the learning rate, too."
+            )
         output.left_out((each.name, each.reason) for each in found.dismissed)
         if found.adversary == "server":
             output.remark(
@@ -133,7 +136,6 @@ def plan_command(
 
 
 def _headline(plan: planning.Plan) -> str:
-    """The plan's best choice in one line, and what it asks of the clients in another if that is much."""
     best = plan.best
     said = (
         f"[bold]{escape(best.mechanism)}: k = {best.cohort:,}, ε0 = {down(best.local_epsilon)}, "
@@ -141,7 +143,7 @@ def _headline(plan: planning.Plan) -> str:
         f"at δ = {plan.delta:g}"
     )
     each = round(best.num_reports / plan.population)
-    if each <= _FEW_REPORTS:
+    if each <= 10:
         return said
     return (
         f"{said}\nThe least error, not the least effort: each of the {plan.population:,} clients sends some "
@@ -151,7 +153,6 @@ def _headline(plan: planning.Plan) -> str:
 
 
 def _plan_tables(plan: planning.Plan) -> Iterator[Table]:
-    """The choice beside its alternatives, then the error by cohort and by number of rounds."""
     best = plan.best
     shown: dict[str, planning.PlanRow | Baseline] = {"best": best}
     if plan.thrifty != best:
@@ -201,7 +202,6 @@ def _rows(title: str, rows: Sequence[planning.PlanRow], best: planning.PlanRow, 
 
 
 def _sums_table(plan: SumPlan) -> Table:
-    """The ways to take sums, one a row."""
     rows = [
         {
             "who draws": str(row.drawn_by),
@@ -241,7 +241,6 @@ _LEGEND = {
     "no shuffler": "all clients report to a server that sees who sent what",
     "trusted curator": "a server that all trust adds the noise to the true average",
 }
-_THRIFTY = "least communication with an error at most {:.0%} above the best"
 _SUMS_LEGEND = {
     "who draws": "those whose data are in a round: the server, the clients in secret by coins, or nobody",
     "k, answer": "clients whose data are in a round, and clients who send something",
@@ -253,7 +252,6 @@ _SUMS_LEGEND = {
 
 
 def _footing(plan: planning.Plan | SumPlan) -> str:
-    """One line that says for which setting the tables' numbers hold."""
     return (
         f"{plan.neighbouring_relation} neighbours · adversary: {plan.adversary} · n = {plan.population:,} · "
         f"d = {plan.dim:,} · vectors in an {plan.norm} ball of radius {plan.radius:g} · "
@@ -298,9 +296,9 @@ def _plain(value: Any) -> Any:
 
 def recipe_command(
     *,
-    population: options.PopulationOption,
-    target_epsilon: options.TargetOption,
-    delta: options.DeltaOption,
+    population: commands.PopulationOption,
+    target_epsilon: commands.TargetOption,
+    delta: commands.DeltaOption,
     dim: Annotated[int, whole_option("--dim D", "Trained parameters of the model.")],
     model: Annotated[
         str, option("--model KIND", "linear: a classifier on rows of length one, from weights 0; or network.")
@@ -315,7 +313,7 @@ def recipe_command(
         int | None, whole_option("--cohort -k K", "Records of a step; a tenth of N unless given.")
     ] = None,
     rounds: Annotated[int | None, whole_option("--rounds -t T", "Steps; 200 unless given.")] = None,
-    as_json: options.JsonOption = False,
+    as_json: commands.JsonOption = False,
 ) -> None:
     """Settings of a training run for a target (ε, δ), without tuning on the data, and why.
 
@@ -338,7 +336,7 @@ def recipe_command(
     rows = [dict(zip(("name", "value", "reason"), row, strict=True)) for row in found.settings()]
     values = asdict(found) | {
         "epsilon": output.interval_json(found.epsilon),
-        "neighbouring_relation": found.neighbouring_relation,
+        "neighbouring_relation": found.epsilon.neighbouring_relation,
         "signal_to_noise_ratio": found.expected_noise.signal_to_noise_ratio,
         "settings": rows,
     }

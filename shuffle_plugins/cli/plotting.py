@@ -14,17 +14,11 @@ from shuffle_plugins.core import rounded
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_TALLEST = 100.0  # bounds above this multiple of the certified ε are left out: they would flatten the rest
-_LOWEST_RATIO, _HIGHEST_RATIO = 0.7, 1.25  # of the lower panel, in multiples of the certified ε
 _BAND = {"facecolor": "#ffe47a", "edgecolor": "#ffe47a", "zorder": 1}
 # Okabe and Ito's palette, told apart by colour-blind readers too, for the package's own bounds; published
 # ones recede: grey and thin, told apart by hollow markers, dark if composed by Rényi divergence.
 _COLOURS = ("#00694c", "#0072b2", "#cc79a7", "#d55e00", "#332288", "#e69f00", "#56b4e9", "#8c564b", "#000000")
-_RENYI_GREY, _POINT_GREY = "#5a5a5a", "#a3a3a3"
-_MARKERS = "os^vDPX*<>d+x1p"
 _UNAMPLIFIED = "local epsilon, no amplification"
-_SAME = 1e-3  # published bounds whose values differ by less than this share everywhere are one line
-_CURVE = 3  # a number of rounds with fewer points than this in a plan has no line, only dots
 _STRAY, _CHOSEN = "#9a9a9a", "#ffb000"
 _SPAN_POINTS = 175  # height of a panel of choices; a line of text in it is 9
 _LINE = 9 / _SPAN_POINTS
@@ -42,7 +36,6 @@ def check_drawable(path: Path) -> None:
 
 
 def _figure(width: float, height: float) -> Figure:
-    """An empty figure that needs no display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -54,9 +47,7 @@ def _figure(width: float, height: float) -> Figure:
 def plot_comparisons(*, comparisons: Sequence[accounting.Comparison], path: Path) -> None:
     """Write a log-log picture of ε against rounds: one panel per ε0, one line per bound.
 
-    The certified interval is shaded and the package's own bounds are coloured; published ones are grey and
-    share a line where they agree. Those beyond a hundred times the certified ε are left out. Below each panel
-    the same lines stand as multiples of the certified ε.
+    Published bounds are grey. Below each panel the same lines stand as multiples of the certified ε.
     """
     panels: dict[float, list[accounting.Comparison]] = {}
     curves: dict[tuple[str, str], Curve] = {}
@@ -68,16 +59,20 @@ def plot_comparisons(*, comparisons: Sequence[accounting.Comparison], path: Path
                 point = (level, answer.num_steps, bound.epsilon)
                 curves.setdefault((bound.kind, bound.name), []).append(point)
     markers = dict(
-        zip((each.name for each in accounting.published.PUBLISHED_BOUNDS), cycle(_MARKERS), strict=False)
+        zip(
+            (each.name for each in accounting.published.PUBLISHED_BOUNDS),
+            cycle("os^vDPX*<>d+x1p"),
+            strict=False,
+        )
     )
-    labels = _labels(curves, markers)
     styles = _styles(curves, markers)
     figure = _figure(4.0 + 4.5 * len(panels), 6.8)
     rows = figure.subplots(
         2, len(panels), sharex="col", sharey="row", squeeze=False, gridspec_kw={"height_ratios": (3, 1)}
     )
     intervals = [answer.interval for answer in comparisons]
-    tallest = _TALLEST * max(interval.upper for interval in intervals)
+    # Bounds above a hundred times the certified ε are left out: they would flatten the rest.
+    tallest = 100.0 * max(interval.upper for interval in intervals)
     loosest = min((each.lower / each.upper for each in intervals if each.lower > 0), default=1.0)
     own: dict[str, Any] = {}
     published: dict[str, Any] = {}
@@ -90,8 +85,9 @@ def plot_comparisons(*, comparisons: Sequence[accounting.Comparison], path: Path
             parts = [each.lower / each.upper for each in found]
             ratios.fill_between(steps, parts, [1.0] * len(parts), **_BAND)
         exact = {answer.num_steps: answer.interval.upper or math.nan for answer in answers}
-        for key, label in labels.items():
-            points = [each[1:] for each in curves[key] if each[0] == local_epsilon]
+        for key, curve in curves.items():
+            label = key[1] if key[1] in markers else f"{key[1]} ({key[0]})"
+            points = [each[1:] for each in curve if each[0] == local_epsilon]
             if not points or (tallest > 0 and all(epsilon > tallest for _, epsilon in points)):
                 continue
             steps, epsilons = zip(*points, strict=True)
@@ -101,7 +97,7 @@ def plot_comparisons(*, comparisons: Sequence[accounting.Comparison], path: Path
             ratios.plot(steps, multiples, **styles[key])
         axis.set(xscale="log", yscale="log", title=f"ε0 = {local_epsilon:g}")
         axis.set_ylim(top=tallest or None)
-        ratios.set(xlabel="rounds", ylim=(min(_LOWEST_RATIO, 0.9 * loosest), _HIGHEST_RATIO))
+        ratios.set(xlabel="rounds", ylim=(min(0.7, 0.9 * loosest), 1.25))
         for each in (axis, ratios):
             each.grid(True, which="major", alpha=0.3)
     rows[0][0].set_ylabel(f"ε at δ = {intervals[0].delta:g} ({intervals[0].neighbouring_relation})")
@@ -115,32 +111,9 @@ def plot_comparisons(*, comparisons: Sequence[accounting.Comparison], path: Path
     figure.savefig(path, dpi=160)
 
 
-def _labels(
-    curves: Mapping[tuple[str, str], Curve], published: Mapping[str, str]
-) -> dict[tuple[str, str], str]:
-    """Legend entries; published bounds that agree everywhere get one, at the first of them."""
-    labels: dict[tuple[str, str], str] = {}
-    for (kind, name), points in curves.items():
-        twins = [] if name not in published else [key for key in labels if key[1] in published]
-        twin = next((key for key in twins if _agree(curves[key], points)), None)
-        if twin is not None:
-            labels[twin] += f"\n= {name}"
-        else:
-            labels[kind, name] = name if name in published else f"{name} ({kind})"
-    return labels
-
-
-def _agree(one: Curve, two: Curve) -> bool:
-    return len(one) == len(two) and all(
-        first[:2] == second[:2] and math.isclose(first[2], second[2], rel_tol=_SAME)
-        for first, second in zip(one, two, strict=True)
-    )
-
-
 def _styles(
     curves: Mapping[tuple[str, str], Curve], published: Mapping[str, str]
 ) -> dict[tuple[str, str], dict[str, Any]]:
-    """Matplotlib's properties of every bound's line."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     colours = cycle(_COLOURS)
     for kind, name in sorted(curves):
@@ -148,7 +121,7 @@ def _styles(
         if name == _UNAMPLIFIED:
             style |= {"color": "black", "linestyle": ":", "linewidth": 1.2, "zorder": 2}
         elif name in published:
-            style |= {"color": _RENYI_GREY if "RDP" in name else _POINT_GREY, "linewidth": 0.8, "zorder": 2}
+            style |= {"color": "#5a5a5a" if "RDP" in name else "#a3a3a3", "linewidth": 0.8, "zorder": 2}
             style |= {"marker": published[name], "markerfacecolor": "white"}
         else:
             style |= {"color": next(colours), "linewidth": 1.8, "marker": ".", "zorder": 3}
@@ -181,7 +154,7 @@ def plot_plan(*, plan: planning.Plan, path: Path) -> None:
         errors.plot(places, [row.average_mse for row in rows], label=label, **style)
         levels.plot(places, [row.local_epsilon for row in rows], **style)
 
-    drawn = sorted(steps for steps, curve in curves.items() if len(curve) >= _CURVE)
+    drawn = sorted(steps for steps, curve in curves.items() if len(curve) >= 3)  # fewer points are dots
     for steps, curve in sorted(curves.items()):
         curve.sort(key=place)
         if steps in drawn:
@@ -270,7 +243,6 @@ def plot_choices(*, panels: Mapping[str, Sequence[planning.Choice]], path: Path)
 
 
 def _placed_in_log(values: Sequence[float]) -> list[float]:
-    """Where values are on a logarithmic axis, 0 the least and 1 the largest."""
     logs = [math.log(value) for value in values]
     low, span = min(logs), max(max(logs) - min(logs), 1e-9)
     return [(each - low) / span for each in logs]

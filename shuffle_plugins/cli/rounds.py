@@ -12,21 +12,21 @@ import typer
 from rich.markup import escape
 
 from shuffle_plugins import accounting
-from shuffle_plugins.cli import options, output
-from shuffle_plugins.cli.options import choice_option, number_option, option
+from shuffle_plugins.cli import commands, output
+from shuffle_plugins.cli.commands import choice_option, number_option, option
 
 _PLOT_POINTS = 13  # numbers of rounds of a curve: enough for a smooth line, few enough for seconds
 
 
-@options.asks()
+@commands.asks()
 def epsilon_command(
     *,
-    asked: options.Question,
+    asked: commands.Question,
     everything: Annotated[
         bool, option("--all", "Compute every published bound, not two of them; seconds.")
     ] = False,
-    as_json: options.JsonOption = False,
-    plot: options.PlotOption = None,
+    as_json: commands.JsonOption = False,
+    plot: commands.PlotOption = None,
 ) -> None:
     """The ε of T rounds at δ: certified, and by other bounds."""
     output.check_picture(plot)
@@ -60,7 +60,7 @@ def epsilon_command(
         output.picture_written(plot, as_json=as_json)
 
 
-def _of_a_client(asked: options.Question) -> float | None:
+def _of_a_client(asked: commands.Question) -> float | None:
     """ε for neighbours that differ in all records of a client; None if it is the same, or not accounted."""
     one_record = asked.round()
     if not isinstance(one_record, accounting.SampledRecordsRound):
@@ -77,22 +77,22 @@ def _of_a_client(asked: options.Question) -> float | None:
     return accountant.epsilon(asked.delta, lower=False).upper
 
 
-@options.asks()
+@commands.asks()
 def compare_command(
     *,
-    asked: options.Question,
+    asked: commands.Question,
     local_epsilon: Annotated[str, option("--local-epsilon -e EPS0,…", "One ε0 or several, comma-separated.")],
     rounds: Annotated[
         str,
-        option("--rounds -t T,…", f"One number or several. {options.NUMBERS['rounds'].hint}"),
+        option("--rounds -t T,…", f"One number or several. {commands.NUMBERS['rounds'].hint}"),
     ] = "1,10,100,1000,10000",
-    as_json: options.JsonOption = False,
-    plot: options.PlotOption = None,
+    as_json: commands.JsonOption = False,
+    plot: commands.PlotOption = None,
 ) -> None:
     """The ε of every bound over several numbers of rounds and several ε0; up to seconds for each of them."""
     output.check_picture(plot)
-    steps = options.read_list(rounds, options.read_whole, "--rounds")
-    levels = options.read_list(local_epsilon, options.read_number, "--local-epsilon")
+    steps = commands.read_list(rounds, commands.read_whole, "--rounds")
+    levels = commands.read_list(local_epsilon, commands.read_number, "--local-epsilon")
     if not steps or not levels:
         raise typer.BadParameter("give at least one number of rounds and one ε0")
     answers: list[accounting.Comparison] = []
@@ -118,9 +118,9 @@ def compare_command(
 
 def central_command(
     *,
-    population: options.PopulationOption,
-    rounds: options.RoundsOption,
-    delta: options.DeltaOption,
+    population: commands.PopulationOption,
+    rounds: commands.RoundsOption,
+    delta: commands.DeltaOption,
     noise_multiplier: Annotated[
         float,
         number_option(
@@ -129,25 +129,28 @@ def central_command(
             "strategies. Replaced vectors are two such norms apart, which is counted.",
         ),
     ],
-    cohort: options.CohortOption = None,
+    cohort: commands.CohortOption = None,
     sampling: Annotated[
         str,
         choice_option(
             "--sampling SCHEME",
-            "How the cohort is chosen: without-replacement, poisson (as Opacus does), or full, which also "
-            "stands for whoever sees the cohort.",
-            ("without-replacement", "poisson", "full"),
+            "How the cohort is chosen",
+            {
+                "without-replacement": "k of n each round",
+                "poisson": "as Opacus does",
+                "full": "everybody, or against who sees the cohort",
+            },
         ),
     ] = "without-replacement",
     neighbours: Annotated[
         str,
         choice_option(
             "--neighbours RELATION",
-            "replace-one, as everywhere else here, or add-or-remove-one, as in Opacus.",
-            tuple(accounting.NeighbouringRelation),
+            "Which datasets are told apart",
+            {"replace-one": "as everywhere else here", "add-or-remove-one": "as in Opacus"},
         ),
     ] = "replace-one",
-    as_json: options.JsonOption = False,
+    as_json: commands.JsonOption = False,
 ) -> None:
     """The ε of DP-SGD or DP-FedAvg with a trusted server, to be compared with what a shuffler gives."""
     relation = accounting.NeighbouringRelation(neighbours)
@@ -155,7 +158,7 @@ def central_command(
     central = accounting.CentralGaussianRound(
         noise_multiplier=noise_multiplier / 2 if replaced else noise_multiplier,
         population=population,
-        cohort=options.taking_part(population, cohort, sampling=sampling),
+        cohort=commands.taking_part(population, cohort, sampling=sampling),
         sampling=accounting.Sampling(sampling),
         neighbouring_relation=relation,
     )
@@ -186,18 +189,18 @@ class Unknown(StrEnum):
     COHORT = "cohort"
 
 
-@options.asks(optional=("local_epsilon", "rounds"))
+@commands.asks(optional=("local_epsilon", "rounds"))
 def calibrate_command(
     *,
-    asked: options.Question,
-    target_epsilon: options.TargetOption,
+    asked: commands.Question,
+    target_epsilon: commands.TargetOption,
     solve: Annotated[
         Unknown,
         option(
             "--solve WHAT", "What to solve for: local-epsilon, rounds or cohort; the others are required."
         ),
     ] = Unknown.LOCAL_EPSILON,
-    as_json: options.JsonOption = False,
+    as_json: commands.JsonOption = False,
 ) -> None:
     """The largest ε0, the most rounds, or the cohort that stays within (ε, δ)."""
     for each in (Unknown.LOCAL_EPSILON, Unknown.ROUNDS, Unknown.COHORT):

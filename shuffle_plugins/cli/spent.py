@@ -8,19 +8,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shuffle_plugins import accounting
 from shuffle_plugins import ledger as ledgers
-from shuffle_plugins.cli import options, output
-from shuffle_plugins.cli.options import number_option, option
+from shuffle_plugins.cli import commands, output
+from shuffle_plugins.cli.commands import number_option, option
 from shuffle_plugins.cli.output import up
 
 if TYPE_CHECKING:
+    from shuffle_plugins.ledger.budget import Budget, Spent
     from shuffle_plugins.ledger.client import ClientSpending
-    from shuffle_plugins.ledger.summary import Budget, Spent
 
 _LEDGER_DELTA = 1e-5  # unless one is given: ledgers hold rounds, and no δ
 _SQLITE, _ZIP = b"SQLite format 3\0", b"PK\x03\x04"  # how ledgers, and files of torch.save, begin
@@ -31,11 +31,11 @@ _NEEDED = ("population", "local_epsilon", "rounds", "delta")
 # -- statement ----------------------------------------------------------------------------------------------
 
 
-@options.asks(optional=_NEEDED)
+@commands.asks(optional=_NEEDED)
 def statement_command(
     context: typer.Context,
     *,
-    asked: options.Question,
+    asked: commands.Question,
     saved: Annotated[
         Path | None,
         typer.Argument(
@@ -51,7 +51,7 @@ def statement_command(
         float | None, number_option("--target-epsilon EPS", "Budget to compare with.")
     ] = None,
     markdown: Annotated[bool, option("--markdown", "Print Markdown.")] = False,
-    as_json: options.JsonOption = False,
+    as_json: commands.JsonOption = False,
 ) -> None:
     """What has to be said beside an ε: unit, neighbours, adversary, trust, and what is not covered.
 
@@ -67,8 +67,8 @@ def statement_command(
         "target_adversary": accounting.Adversary(asked.adversary),
     }
     if saved is not None:
-        rounds = {each.name for each in fields(options.Question)} - {"adversary", "delta"}
-        options.refuse_given(context, sorted(rounds), "the file holds the rounds")
+        rounds = {each.name for each in fields(commands.Question)} - {"adversary", "delta"}
+        commands.refuse_given(context, sorted(rounds), "the file holds the rounds")
         found = _of_file(saved, delta=asked.delta, model=model, about=about, unit=unit)
     else:
         if model is not None:
@@ -139,32 +139,22 @@ def _read_state(path: Path, *, by_torch: bool) -> Mapping[str, Any]:
             ) from error
     if isinstance(found, Mapping):
         found = found.get(_CHECKPOINT_KEY, found)
-    if not isinstance(found, Mapping) or "history" not in found:
+    if not isinstance(found, Mapping) or not {"history", "core"} & set(found):
         raise ValueError(f"{path} holds no accountant's state: give what its state_dict() returned")
-    return cast(Mapping[str, Any], found)
+    return found
 
 
 def _accountant_of(
     state: Mapping[str, Any],
 ) -> accounting.ShuffleAccountant | accounting.FederatedAccountant:
     """The accountant whose state it is: of one adversary, of federated rounds, or of the Opacus engine."""
+    if "core" in state:  # the engine's own form
+        return _accountant_of(state["core"])
     kept = {name: accounting.as_tuples(value) for name, value in state.items()}
-    if "mechanism" not in kept or "participation" in kept:
-        kind = accounting.FederatedAccountant if "participation" in kept else accounting.ShuffleAccountant
-        accountant = kind(method=kept.get("method", "pld"))
-        accountant.load_state_dict(kept)
-        return accountant
-    # The engine's own form: its accountant's name ends in the method.
-    if kept.get("neighbouring_relation") != accounting.NEIGHBOURING_RELATION:
-        raise ValueError(f"the state is for other neighbours than {accounting.NEIGHBOURING_RELATION}")
-    method = str(kept["mechanism"]).rpartition("_")[2]
-    of_engine = accounting.ShuffleAccountant(method=cast(accounting.Method, method))
-    try:
-        for saved_round, steps in kept["history"]:
-            of_engine.step(accounting.Round.from_state(saved_round), num_steps=steps)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"the saved history is damaged: {error}") from error
-    return of_engine
+    kind = accounting.FederatedAccountant if "participation" in kept else accounting.ShuffleAccountant
+    accountant = kind(method=kept.get("method", "pld"))
+    accountant.load_state_dict(kept)
+    return accountant
 
 
 # -- budget -------------------------------------------------------------------------------------------------
@@ -178,7 +168,7 @@ def budget_command(
     delta: Annotated[
         float | None, number_option("--delta -d DELTA", "δ in (0, 1), the run's own; else 1e-5.")
     ] = None,
-    as_json: options.JsonOption = False,
+    as_json: commands.JsonOption = False,
 ) -> None:
     """What federated training has cost, by model and run, or one client by run; also while it is going on."""
     asked = _LEDGER_DELTA if delta is None else delta
@@ -235,13 +225,10 @@ def _client_json(spent: ClientSpending) -> dict[str, Any]:
 
 
 def _finite(epsilon: float) -> float | None:
-    """The number, or null in its place: JSON has no infinity."""
     return epsilon if math.isfinite(epsilon) else None
 
 
 def _model_parts(budget: Budget[Spent]) -> list[Any]:
-    """A table of a model's runs, and what its numbers mean."""
-
     def row(run: str, spent: Spent) -> dict[str, str]:
         spending = spent.spending
         return {
@@ -271,8 +258,6 @@ def _model_parts(budget: Budget[Spent]) -> list[Any]:
 
 
 def _client_parts(budget: Budget[ClientSpending]) -> list[Any]:
-    """A table of a client's runs, and what its numbers mean."""
-
     def row(run: str, spent: ClientSpending) -> dict[str, str]:
         return {
             "run": run,
@@ -291,7 +276,6 @@ def _client_parts(budget: Budget[ClientSpending]) -> list[Any]:
 
 
 def _runs(title: str, budget: Budget[Any], row: Any) -> Any:
-    """One row per run, and one for all of them if there are several."""
     rows = [row(run, spent) for run, spent in budget.runs.items()]
     several = len(rows) > 1
     rows += [row("all runs", budget.total)] if several else []

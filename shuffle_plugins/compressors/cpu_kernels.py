@@ -1,8 +1,7 @@
 """Hadamard transforms compiled for this machine's processor.
 
-Compilers vectorise loops over small distances badly, so the innermost butterflies are snippets of LLVM code:
-each loads a handful of whole vector registers, does all its butterflies there, and stores them. numba
-compiles the loops around them once per machine and float type. Functions here check nothing,
+Compilers vectorise loops over small distances badly, so the innermost butterflies are snippets of LLVM code
+on whole vector registers; numba compiles the loops around them. Functions here check nothing,
 :mod:`~shuffle_plugins.compressors.hadamard` does.
 
 One file on purpose: numba's cache notices changes of the file that a function is in, and of no other.
@@ -105,7 +104,7 @@ def _within(builder: ir.IRBuilder, vector: _Value, lanes: int, element: ir.Type)
 def _snippet(bits: int, *, whole: bool) -> _Value:
     """Butterflies between 2**bits vectors, from one row to another or the same, a distance in elements apart.
 
-    With ``whole`` they are neighbours, are transformed inside too, and the last argument multiplies them.
+    With ``whole`` they are neighbours, transformed inside too, and multiplied by the last argument.
     """
 
     @_emitted
@@ -300,12 +299,6 @@ def _transform_rows(source, stride, dim, signs, out, size_bits, rows, lane_bits,
 
 
 @compiled
-def _transform_rows_32(source, stride, dim, signs, out, size_bits, rows, lane_bits, scale):
-    """:func:`_transform_rows` of float32, which costs less to call with Python's own numbers."""
-    _transform_rows(source, stride, dim, signs, out, size_bits, rows, lane_bits, numba.float32(scale))
-
-
-@compiled
 def _coefficient_rows(
     blocks, num_blocks, signs, scratch, size_bits, first, last, lane_bits, one, indices, count, out
 ):
@@ -411,22 +404,15 @@ def transform_rows(
         signs: +1 and -1, (dim,) contiguous int8.
     """
     size_bits = size.bit_length() - 1
-    rows = out.numel() >> size_bits
     factors = 0 if signs is None else signs.data_ptr()
-    if out.dtype is torch.float32:
-        kernel, lane_bits, item = _transform_rows_32, _LANE_BITS_32, 4
-    else:
-        kernel, lane_bits, item = _transform_rows, _LANE_BITS_64, 8
-    given, target = source.data_ptr(), out.data_ptr()
-    if rows << size_bits < 2 * _WORTH_A_THREAD:
-        kernel(given, stride, dim, factors, target, size_bits, rows, lane_bits, scale)
-        return
+    kind, lane_bits, item = _kind(out.dtype)
+    factor = kind(scale)
 
     def part(first: int, last: int) -> None:
-        start, into = given + first * stride * item, target + first * size * item
-        kernel(start, stride, dim, factors, into, size_bits, last - first, lane_bits, scale)
+        start, into = source.data_ptr() + first * stride * item, out.data_ptr() + first * size * item
+        _transform_rows(start, stride, dim, factors, into, size_bits, last - first, lane_bits, factor)
 
-    in_parts(part, rows=rows, size=size)
+    in_parts(part, rows=out.numel() >> size_bits, size=size)
 
 
 def coefficient_rows(blocks: Sequence[Tensor], out: Tensor, *, indices: Tensor, signs: Tensor | None) -> None:

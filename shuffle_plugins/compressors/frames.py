@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -30,7 +30,7 @@ from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.core.rows import Rows, rows_at_once
 
 _MARGIN = 1e-3  # share of a Kashin frame's level that covers rounding
-_AIM, _SHARE, _QUICK_STEPS = 0.85, 1.75, 8
+_SHARE = 1.75  # of a step to the nearest point, that a projection takes
 
 
 def public_random_bytes(purpose: str, *, seed: int, count: int) -> bytes:
@@ -46,13 +46,14 @@ def public_signs(purpose: str, *, seed: int, count: int) -> Tensor:
 
 
 class TightFrame(ABC):
-    """``size`` public vectors of equal norm, of which every vector of length ``dim`` is a combination.
-
-    They are columns of a Hadamard matrix, cut to ``dim`` of its rows; ``size`` is a power of two.
-    """
+    """``size`` columns of a Hadamard matrix, cut to ``dim`` of its rows; ``size`` is a power of two."""
 
     dim: int
-    size: int
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many there are."""
 
     @property
     def column_square(self) -> float:
@@ -65,10 +66,8 @@ class TightFrame(ABC):
         return self.dim == self.size
 
     def overlaps(self) -> NDArray[np.float64]:
-        """Inner products of what two unit coefficients reconstruct to, (size,) float64, by i XOR j.
-
-        These are columns of H/√size over the kept rows p, and H_pi·H_pj = H_p(i XOR j).
-        """
+        """Inner products of what two unit coefficients reconstruct to, (size,) float64, by i XOR j."""
+        # Columns of H/√size over the kept rows p, and H_pi·H_pj = H_p(i XOR j).
         found = np.zeros(self.size)
         found[self._kept_rows()] = 1.0
         width = 1
@@ -105,12 +104,14 @@ class Rotation(TightFrame):
 
     dim: int
     seed: int
-    size: int = field(init=False, repr=False, compare=False)
-    """Length of a rotated vector: the next power of two."""
 
     def __post_init__(self) -> None:
         checks.whole("public seed", self.seed, at_least=-math.inf)
-        object.__setattr__(self, "size", padded_dim(self.dim))
+
+    @cached_property
+    @override
+    def size(self) -> int:
+        return padded_dim(self.dim)
 
     @cached_property
     def signs(self) -> Tensor:
@@ -119,30 +120,19 @@ class Rotation(TightFrame):
 
     @override
     def represent(self, x: Tensor) -> Tensor:
-        if x.dim() == 0 or x.shape[-1] != self.dim:
-            raise ValueError(f"this rotation takes vectors of length {self.dim}, got shape {tuple(x.shape)}")
         return padded_transform(x, signs=self.signs, normalized=True)
 
     @override
     def reconstruct(self, coefficients: Tensor) -> Tensor:
-        if coefficients.dim() == 0 or coefficients.shape[-1] != self.size:
-            got = tuple(coefficients.shape)
-            raise ValueError(f"this rotation returns vectors of length {self.size}, got {got}")
         back = hadamard_transform(coefficients, normalized=True)[..., : self.dim]
         return back * self.signs.to(back.device)
 
     @override
     def coefficients(self, x: Tensor | Rows, indices: Tensor) -> Tensor:
-        rows = Rows.of(x)
-        if rows.dim != self.dim:
-            raise ValueError(f"this rotation takes vectors of length {self.dim}, got {rows.dim}")
-        return hadamard_coefficients(rows, indices, signs=self.signs).mul_(self.size**-0.5)
+        return hadamard_coefficients(x, indices, signs=self.signs).mul_(self.size**-0.5)
 
     def _kept_rows(self) -> NDArray[np.int64]:
         return np.arange(self.dim)
-
-    def __hash__(self) -> int:
-        return hash((self.dim, self.seed))
 
 
 def kashin_size(dim: int) -> int:
@@ -159,9 +149,8 @@ def kashin_level(dim: int) -> float:
 def kashin_stretch(dim: int, *, level: float) -> float:
     """How long coefficients may be over their vector: few vectors have longer ones (:class:`~.KashinFrame`).
 
-    At the frame's own level the mean over random vectors is 1.045 where N = 4d and 1.02 where N = 2d; single
-    ones of few numbers stray from it by up to 0.4/√d. Coefficients of a lower level are longer, and not
-    limited.
+    At the frame's own level the mean over random vectors is 1.045 where N = 4d and 1.02 where N = 2d, and few
+    stray from it by 0.4/√d. Coefficients of a lower level are longer, and not limited.
     """
     if level < kashin_level(dim):
         return math.inf
@@ -175,20 +164,18 @@ class KashinFrame(TightFrame):
     H is the N x N Hadamard matrix, N the smallest power of two that is at least 2d; D is a diagonal of random
     signs; P keeps d random rows, so U Uᵀ = I. (The first N/2 rows of H would have every column twice.)
 
-    :meth:`represent` looks for c with U c = x in the box ‖c‖∞ ≤ level·‖x‖₂/√N. From Uᵀx it takes up to eight
-    times 1.75 times the step to the projection, onto {c : U c = x}, of the nearest point of a box 0.85 times
-    as large. A row still outside goes on by Douglas-Rachford splitting, which converges wherever there is a
-    point strictly inside; after ``max_iterations`` it is scaled into the box, and represents s·x with s < 1.
-    Coefficients longer than ``stretch`` times their vector are shortened to it, too. They are 1.00 to 1.05
-    times as long, and up to 1.6 times of vectors close to a column of U.
+    :meth:`represent` looks for c with U c = x in the box ‖c‖∞ ≤ level·‖x‖₂/√N: by eight relaxed projections
+    from Uᵀx, and then by Douglas-Rachford splitting, which converges wherever there is a point strictly
+    inside. After ``max_iterations`` a row is scaled into the box, and represents s·x with s < 1. Coefficients
+    longer than ``stretch`` times their vector are shortened, too; most are 1.00 to 1.05 times as long.
 
-    A row along a column of U needs a level of about √(π/2)/√(1 - d/N); the default is a quarter above, and at
-    most √d: 2.22 where N = 2d, 1.81 where N = 4d. Rows chosen before the seed reach it. No such level holds
-    for all rows at once: 2**k entries of equal size, in an affine subspace of the indices, need √(2**k).
+    A row along a column of U needs a level of about √(π/2)/√(1 - d/N). The default is a quarter above, and at
+    most √d, and rows chosen before the seed reach it. No level holds for all rows at once: 2**k entries of
+    equal size, in an affine subspace of the indices, need √(2**k).
 
     Args:
         dim: d, length of a vector.
-        seed: any whole number, public: clients and analyzer use the same.
+        seed: public: clients and analyzer use the same.
         level: K, above 1; by default (0) as above. Lower means less noise in a mechanism and more iterations.
         max_iterations: when to give up on a row.
         stretch: ‖c‖₂/‖x‖₂, at most; at least 1. No limit by default.
@@ -199,11 +186,9 @@ class KashinFrame(TightFrame):
     level: float = 0.0
     max_iterations: int = 200
     stretch: float = math.inf
-    size: int = field(init=False, repr=False, compare=False)
-    """N, the number of coefficients."""
 
     def __post_init__(self) -> None:
-        size = kashin_size(checks.dim(self.dim))
+        checks.dim(self.dim)
         if self.level == 0.0:
             object.__setattr__(self, "level", kashin_level(self.dim))
         checks.number("level", self.level, above=1)
@@ -213,7 +198,11 @@ class KashinFrame(TightFrame):
                 f"coefficients are at least as long as their vector, got stretch={self.stretch!r}"
             )
         checks.whole("public seed", self.seed, at_least=-math.inf)
-        object.__setattr__(self, "size", size)
+
+    @cached_property
+    @override
+    def size(self) -> int:
+        return kashin_size(self.dim)
 
     @cached_property
     def _rows_kept(self) -> NDArray[np.int64]:
@@ -281,8 +270,8 @@ class KashinFrame(TightFrame):
         dense = rows.dense().to(norms.dtype)
         lengths = torch.where(norms > 0, norms, 1.0)
         limit = self.level * self.size**-0.5
-        inner, enough = limit * _AIM, limit * (1 - _MARGIN / 2)
-        steps = min(_QUICK_STEPS, self.max_iterations)
+        inner, enough = limit * 0.85, limit * (1 - _MARGIN / 2)
+        steps = min(8, self.max_iterations)
         found = torch.empty((rows.num_rows, self.size), dtype=norms.dtype, device=rows.device)
         kernels = cpu_kernels()
         if kernels is not None and kernels.handles(found, self.size):

@@ -1,10 +1,9 @@
 r"""Walsh-Hadamard transforms of batches, and single coefficients without the whole transform.
 
 H is the 2**k x 2**k matrix with entries :math:`H_{ij} = (-1)^{\mathrm{popcount}(i \wedge j)}` (Sylvester's
-order), so :math:`H H = 2^k I`. Every path (torch, compiled, GPU) applies the butterflies
-(a, b) -> (a + b, a - b) from the largest distance to the smallest; each rounds on its own and nothing is
-fused, so all paths return the same bits, and a single coefficient equals the transform's entry bit for bit.
-16-bit input is transformed in float32 and rounded once.
+order), so :math:`H H = 2^k I`. Every path (torch, compiled, GPU, single coefficients) applies the butterflies
+(a, b) -> (a + b, a - b) from the largest distance to the smallest; each rounds on its own, so all return the
+same bits. 16-bit input is transformed in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.core.rows import Rows, rows_at_once
 from shuffle_plugins.randomness.chacha import runs_kernels
 
-_NEAR = 16  # shorter distances are torch's weakness: it works on columns there
 _CHUNK_ENTRIES = 1 << 17  # worked on together on a CPU
 
 
@@ -48,17 +46,12 @@ def hadamard_transform(x: Tensor, *, normalized: bool = False, out: Tensor | Non
     size = x.shape[-1] if x.dim() else 0
     if size < 1 or size & (size - 1):
         raise ValueError(f"the last axis must be a power of two, got shape {tuple(x.shape)}")
-    kernels = cpu_kernels()
-    compiled = kernels is not None and kernels.handles(x, size) and x.is_contiguous()
+    _check_floating(x)
     if out is None:
-        out = torch.empty_like(x) if compiled else torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    elif out is not x or not compiled:
-        _check_out(out, x)
-    if kernels is not None and compiled:
-        kernels.transform_rows(x, out, size, size, size, None, size**-0.5 if normalized else 1.0)
-    else:
-        _check_floating(x)
-        _transform_rows(x.detach().reshape(-1, size), None, normalized, out=out.detach().view(-1, size))
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    elif out.shape != x.shape or out.dtype != x.dtype or out.device != x.device or not out.is_contiguous():
+        raise ValueError(f"out must be a contiguous {x.dtype} tensor {tuple(x.shape)} on {x.device}")
+    _transform_rows(x.detach().reshape(-1, size), None, normalized, out=out.detach().view(-1, size))
     return out
 
 
@@ -108,10 +101,7 @@ def hadamard_coefficients(x: Tensor | Rows, indices: Tensor, *, signs: Tensor | 
 
 
 def hadamard_scatter(indices: Tensor, values: Tensor, *, dim: int) -> Tensor:
-    """Sum over m of values[m] * H[:, indices[m]], cut to ``dim``: one transform of a histogram.
-
-    Returns (dim,) float64 for float64 values, else float32.
-    """
+    """Sum over m of values[m] * H[:, indices[m]], cut to ``dim``; float64 for such values, else float32."""
     size = padded_dim(dim)
     if indices.shape != values.shape or indices.is_floating_point():
         raise ValueError("indices must be integers of the shape of values")
@@ -136,11 +126,6 @@ def l1_norms(rows: Rows) -> Tensor:
 def _check_floating(x: Tensor) -> None:
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         raise ValueError(f"a transform takes floating point of 16, 32 or 64 bits, got {x.dtype}")
-
-
-def _check_out(out: Tensor, x: Tensor) -> None:
-    if out.shape != x.shape or out.dtype != x.dtype or out.device != x.device or not out.is_contiguous():
-        raise ValueError(f"out must be a contiguous {x.dtype} tensor {tuple(x.shape)} on {x.device}")
 
 
 def _check_indices(indices: Tensor, size: int) -> None:
@@ -196,7 +181,7 @@ def _transform_rows(x: Tensor, signs: Tensor | None, normalized: bool, *, out: T
 def butterflies_(work: Tensor) -> None:
     """The unnormalised transform of contiguous rows (rows, size) in place, by torch alone, on any device."""
     size = work.shape[1]
-    near = min(size, _NEAR)
+    near = min(size, 16)  # shorter distances are torch's weakness: it works on columns there
     half = size // 2
     while half >= near:
         _butterfly(work.view(-1, 2, half))

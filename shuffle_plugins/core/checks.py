@@ -1,16 +1,19 @@
-"""Checks of arguments: each names the argument, says what it must be, and returns the value; numbers as text.
+"""Checks of arguments, ranges of fields that are declared where the field stands, and numbers as text.
 
-Use it as ``self._dim = checks.dim(dim)``. Every function raises ValueError, and nothing else, for a value
-of a wrong type or out of range; ``bool`` is never taken for a number.
+Every check names the argument, says what it must be, and returns the value: ``self._dim = checks.dim(dim)``.
+It raises ValueError, and nothing else, for a wrong type or range; ``bool`` is never taken for a number.
 """
 
 from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Callable
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from enum import StrEnum
-from typing import TypeVar
+from functools import cache, partial
+from types import NoneType
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
@@ -143,6 +146,93 @@ def _as_int(value: object, *, at_least: float, at_most: float) -> str:
 def _power(high: int) -> str:
     """The number, or 2**k where it is a large power of two."""
     return f"2**{high.bit_length() - 1}" if high > 1 << 16 and high & (high - 1) == 0 else f"{high:,}"
+
+
+# -- ranges of fields ---------------------------------------------------------------------------------------
+
+FieldCheck = Callable[[str, object], Any]
+"""Called with a field's name and value; returns the value to keep, or raises a ValueError that names it."""
+
+
+def in_range(
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    below: float | None = None,
+    at_most: float | None = None,
+) -> FieldCheck:
+    """A finite number in a range, as of :func:`number`."""
+    return partial(number, above=above, at_least=at_least, below=below, at_most=at_most)
+
+
+def whole_number(*, at_least: float = 1, at_most: float = float("inf")) -> FieldCheck:
+    """A whole number in a range, as of :func:`whole`."""
+    return partial(whole, at_least=at_least, at_most=at_most)
+
+
+def byte_string(*lengths: int, error: type[ValueError] = ValueError) -> FieldCheck:
+    """Bytes of one of these lengths; ``error`` is raised of others."""
+
+    def check(name: str, value: object) -> bytes:
+        if type(value) is not bytes or len(value) not in lengths:
+            raise error(f"{name} is {' or '.join(map(str, lengths))} bytes")
+        return value
+
+    return check
+
+
+def one_of(kind: type[StrEnum]) -> FieldCheck:
+    """A member of an enumeration, given itself or its value."""
+    return partial(choice, kind)
+
+
+def _flag(name: str, value: object) -> bool:
+    if type(value) is not bool:
+        raise ValueError(f"{name} must be true or false, got {value!r}")
+    return value
+
+
+def _named(check: Callable[..., Any]) -> FieldCheck:
+    return lambda name, value: check(value, name=name)
+
+
+LocalEpsilon = Annotated[float, _named(local_epsilon)]
+Delta = Annotated[float, _named(delta)]
+TargetEpsilon = Annotated[float, _named(target_epsilon)]
+Steps = Annotated[int, _named(num_steps)]
+Fraction = Annotated[float, fraction]
+Positive = Annotated[float, in_range(above=0)]
+NotNegative = Annotated[float, in_range(at_least=0)]
+Count = Annotated[int, whole_number()]
+Dim = Annotated[int, whole_number(at_most=MAX_DIM)]
+Chance = Annotated[float, lambda _, value: participation(value)]
+Flag = Annotated[bool, _flag]
+Radius = Annotated[float, lambda _, value: radius(value)]
+
+
+class Ranged:
+    """Base of dataclasses whose fields declare their ranges, as in ``cohort: Count``.
+
+    Each is checked when the object is made, and what the check returns is kept: a float for an int, a member
+    for its name. ``X | None`` lets None pass. A subclass's ``__post_init__`` calls super's.
+    """
+
+    def __post_init__(self) -> None:
+        for name, check, optional in _checks(type(self)):  # type: ignore[arg-type]  # types are hashable
+            value = getattr(self, name)
+            if value is not None or not optional:
+                object.__setattr__(self, name, check(name, value))
+
+
+@cache
+def _checks(kind: type) -> tuple[tuple[str, FieldCheck, bool], ...]:
+    found = []
+    declaring = next(base for base in kind.__mro__ if "__dataclass_fields__" in vars(base))
+    for name, hint in get_type_hints(declaring, include_extras=True).items():
+        for part in (hint, *get_args(hint)):
+            if get_origin(part) is Annotated:
+                found += [(name, check, NoneType in get_args(hint)) for check in part.__metadata__]
+    return tuple(found)
 
 
 # -- numbers shortened for reading, so that a shortened bound is still a bound ------------------------------

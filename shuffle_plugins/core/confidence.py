@@ -17,17 +17,21 @@ def clopper_pearson_lower(successes: ArrayLike, trials: int, *, error: float) ->
     Whatever the true probability is, the limit lies above it with probability at most ``error`` in (0, 1)
     (Clopper and Pearson 1934). ``successes`` are counts in [0, trials], of any shape.
     """
-    counts = _check(successes, trials, error)
+    checks.whole("trials", trials)
+    checks.number("error", error, above=0, below=1)
+    counts = np.asarray(successes, dtype=np.float64)
+    if not bool(np.all((counts >= 0) & (counts <= trials) & (counts == np.floor(counts)))):
+        raise ValueError(f"counts must be whole numbers in [0, {trials}]")
     limits = special.betaincinv(np.maximum(counts, 1), trials - counts + 1, error)
-    rounded: NDArray[np.float64] = np.where(counts == 0, 0.0, limits - _slack(limits))
+    slack = np.maximum(_ROUNDING * np.minimum(limits, 1 - limits), 4 * np.spacing(limits))
+    rounded: NDArray[np.float64] = np.where(counts == 0, 0.0, limits - slack)
     return rounded
 
 
 def clopper_pearson_upper(successes: ArrayLike, trials: int, *, error: float) -> NDArray[np.float64]:
     """The upper limit, rounded up, below which it lies with probability at most ``error``."""
-    counts = _check(successes, trials, error)
-    limits = special.betainccinv(counts + 1, np.maximum(trials - counts, 1), error)
-    rounded: NDArray[np.float64] = np.where(counts == trials, 1.0, np.minimum(limits + _slack(limits), 1.0))
+    limits = 1 - clopper_pearson_lower(trials - np.asarray(successes), trials, error=error)
+    rounded: NDArray[np.float64] = np.minimum(np.nextafter(limits, 2.0), 1.0)
     return rounded
 
 
@@ -36,16 +40,10 @@ def epsilon_lower_bound(
 ) -> NDArray[np.float64]:
     """ε below which no mechanism with these counts is (ε, δ)-DP, at a joint confidence for each entry.
 
-    (ε, δ)-DP says P[S | D] ≤ e^ε·P[S | D'] + δ for every event S. The two probabilities are bounded by
-    Clopper-Pearson with half of the error each (Bonferroni), so the result log((TPR_low - δ)/FPR_high),
-    clamped at 0 and rounded down, exceeds the true ε with probability at most 1 - confidence, provided the
-    event was fixed before these trials (Jagielski, Ullman, Oprea 2020).
-
-    Args:
-        true_positives, false_positives: trials on D, and on D', in which the event happened, any shape.
-        trials: number of independent trials on each dataset.
-        delta: δ in [0, 1).
-        confidence: in (0, 1).
+    (ε, δ)-DP says P[S | D] ≤ e^ε·P[S | D'] + δ for every event S. Both probabilities, of which trials on D
+    and on D' have counts of any shape, are bounded by Clopper-Pearson with half of the error each, so
+    log((TPR_low - δ)/FPR_high), clamped at 0 and rounded down, exceeds the true ε with probability at most
+    1 - confidence, if the event was fixed before these trials (Jagielski, Ullman, Oprea 2020).
     """
     checks.number("delta", delta, at_least=0, below=1)
     error = (1 - checks.confidence(confidence)) / 2
@@ -54,20 +52,3 @@ def epsilon_lower_bound(
     ratio = np.maximum(hit, 0.0) / miss
     bounds: NDArray[np.float64] = np.log(np.maximum(ratio, 1.0)) * (1 - _ROUNDING)
     return bounds
-
-
-def _slack(limits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What a limit is moved by, more than the numerical error of the inverse beta functions."""
-    slack: NDArray[np.float64] = np.maximum(
-        _ROUNDING * np.minimum(limits, 1 - limits), 4 * np.spacing(limits)
-    )
-    return slack
-
-
-def _check(successes: ArrayLike, trials: int, error: float) -> NDArray[np.float64]:
-    checks.whole("trials", trials)
-    checks.number("error", error, above=0, below=1)
-    counts = np.asarray(successes, dtype=np.float64)
-    if not bool(np.all((counts >= 0) & (counts <= trials) & (counts == np.floor(counts)))):
-        raise ValueError(f"counts must be whole numbers in [0, {trials}]")
-    return counts

@@ -1,8 +1,7 @@
 """Whole numbers of any width to bytes and back, most significant bit first, with no bit wasted in between.
 
-Eight values of b bits fill b bytes exactly; where b is even, fewer values fill fewer bytes. So packing is a
-fixed pattern of at most b + 8 shifts, each over one value of every group; no bit ever takes a byte of its
-own.
+Eight values of b bits, or fewer where b is even, fill whole bytes. So packing is a fixed pattern of at most
+b + 8 shifts, each over one value of every group; no bit ever takes a byte of its own.
 """
 
 from __future__ import annotations

@@ -33,32 +33,20 @@ _FLOATS = (32, 64)
 
 @dataclass(frozen=True, slots=True)
 class FieldLayout:
-    """The form of one part of every report.
+    """The form of one part of every report: integers in [0, 2**bits), or floats of 32 or 64 bits."""
 
-    Attributes:
-        bits: bits of one value on the wire.
-        width: values per report.
-        floating: whether values are floats, of 32 or 64 bits, and not integers in [0, 2**bits).
-    """
-
-    bits: int
-    width: int = 1
+    bits: int  # of one value on the wire
+    width: int = 1  # values per report
     floating: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ReportLayout:
-    """The form of a mechanism's reports, known before any is made: what a reader must know to read them.
-
-    Attributes:
-        mechanism: name of the mechanism.
-        dim: length of a client's vector, or the number of categories.
-        fields: the parts of a report, in their order.
-    """
+    """The form of a mechanism's reports, known before any is made: what a reader must know to read them."""
 
     mechanism: str
-    dim: int
-    fields: tuple[FieldLayout, ...]
+    dim: int  # length of a client's vector, or the number of categories
+    fields: tuple[FieldLayout, ...]  # the parts of a report, in their order
 
     @property
     def bits(self) -> int:
@@ -136,10 +124,7 @@ def _words(layout: ReportLayout) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Field:
-    """One part of every report: (clients,) or (clients, width), and the bits of one value on the wire.
-
-    Integers are in [0, 2**bits); floats are float32 or float64.
-    """
+    """One part of every report: (clients,) or (clients, width), and the bits of one value on the wire."""
 
     values: Tensor
     bits: int
@@ -180,13 +165,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reports:
-    """Reports of several clients to one mechanism. Their order carries no meaning.
-
-    Attributes:
-        mechanism: name of the mechanism that made them.
-        dim: length of a client's vector.
-        fields: the parts of a report, in the mechanism's order.
-    """
+    """Reports of several clients to one mechanism. Their order carries no meaning."""
 
     mechanism: str
     dim: int
@@ -210,11 +189,6 @@ class Reports:
     def bits_per_report(self) -> int:
         """Bits of one report on the wire, without the header."""
         return self.layout.bits
-
-    @property
-    def header_bytes(self) -> int:
-        """Bytes that :meth:`to_bytes` adds to the packed reports, whatever their number."""
-        return self.layout.header_bytes
 
     def to(self, device: torch.device | str) -> Reports:
         """The same reports on another device."""
@@ -249,7 +223,7 @@ class Reports:
     def to_bytes(self) -> bytes:
         """Versioned header, the packed reports, a checksum.
 
-        Integers take exactly their bits, padded to a whole byte once at the end; floats are little-endian.
+        Integers take exactly their bits, padded to a whole byte once; floats are little-endian.
         """
         integers, floats = self._columns()
         parts = [self.layout.header(len(self))]
@@ -290,10 +264,7 @@ class Reports:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Rebuild what :meth:`to_bytes` wrote.
-
-        The checksum finds accidents, not forgeries; a mechanism checks the values again before it sums them.
-        """
+        """Rebuild what :meth:`to_bytes` wrote. The checksum finds accidents, not forgeries."""
         if not isinstance(data, bytes | bytearray | memoryview):
             raise ValueError(f"reports come as bytes, got {type(data).__name__}")
         try:

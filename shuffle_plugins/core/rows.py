@@ -69,7 +69,7 @@ class Rows:
         return Rows([block[start:stop] for block in self.blocks])
 
     def directions(self, norms: Tensor) -> Rows:
-        """Each row over its norm, in float64; rows of norm zero stay."""
+        """Each row over its norm, float64; rows of norm zero stay."""
         scale = torch.where(norms > 0, norms, 1.0).double().unsqueeze(1)
         return Rows([block.double() / scale for block in self.blocks])
 
@@ -131,27 +131,15 @@ class Rows:
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Sum of weights[i] · row i, (dim,), without a weighted copy of the batch."""
-        total = torch.zeros(self.dim, dtype=self.compute_dtype, device=self.device)
-        self.add_weighted_sum(weights, out=total)
-        return total
-
-    def add_weighted_sum(self, weights: Tensor, *, out: Tensor) -> None:
-        """Add the sum of weights[i] · row i to ``out``, (dim,), in place."""
         weights = weights.to(self.compute_dtype)
-        start = 0
-        for block in self.blocks:
-            stop = start + block.shape[1]
-            out[start:stop].addmv_(block.to(self.compute_dtype).T, weights)
-            start = stop
+        return torch.cat([block.to(self.compute_dtype).T.mv(weights) for block in self.blocks])
 
     def dot(self, vector: Tensor) -> Tensor:
         """Inner product of each row with one vector of length dim, (clients,)."""
         total = torch.zeros(self.num_rows, dtype=self.compute_dtype, device=self.device)
-        start = 0
-        for block in self.blocks:
-            stop = start + block.shape[1]
-            total.addmv_(block.to(self.compute_dtype), vector[start:stop])
-            start = stop
+        parts = torch.split(vector, [block.shape[1] for block in self.blocks])
+        for block, part in zip(self.blocks, parts, strict=True):
+            total.addmv_(block.to(self.compute_dtype), part)
         return total
 
     def gram(self, *, dtype: torch.dtype | None = None) -> Tensor:
@@ -170,8 +158,7 @@ class Rows:
     def finite(self, norms: Tensor) -> tuple[Rows, Tensor]:
         """The rows and their norms, (clients,), with zeros in place of each row whose norm is not finite.
 
-        What becomes of a row is a function of that row alone. A refusal, or a round without such rows, would
-        tell neighbouring data sets apart.
+        A refusal, or a round without such rows, would tell neighbouring data sets apart.
         """
         bad = ~norms.isfinite()
         if not bool(bad.any()):
@@ -187,9 +174,8 @@ class Rows:
 def adapted_norm(norm: float, *, share: float, quantile: float, learning_rate: float) -> float:
     """The next clipping norm, norm·exp(-learning_rate·(share - quantile)), of one that follows the clients.
 
-    ``share`` is an estimate of who is within it, which noise may take out of [0, 1], and ``quantile`` what is
-    wanted (Andrew, Thakkar, McMahan, Ramaswamy 2021, "Differentially Private Learning with Adaptive
-    Clipping", Algorithm 1).
+    ``share`` is a noisy estimate of who is within it (Andrew, Thakkar, McMahan, Ramaswamy 2021,
+    "Differentially Private Learning with Adaptive Clipping", Algorithm 1).
     """
     move = -learning_rate * (share - quantile)
     return norm * math.exp(min(max(move, -700.0), 700.0))  # e^±700 are floats still

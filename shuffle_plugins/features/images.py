@@ -27,9 +27,8 @@ _LARGEST_VALUE = 1e15  # coefficient: sums of squares of larger ones, or of less
 def place_normalized(coefficients: Tensor, *, orders: Sequence[int]) -> Tensor:
     """Every place's coefficients of each order with mean 0 and deviation about 1, and the row of length 1.
 
-    A place is one pixel of the coefficients' coarse grid. What it then says is which waves are strong there
-    compared with the others, and not how much contrast there is. Order 0, the blurred image, gets mean 0 and
-    deviation 1 over all places. All of this is taken from one image alone, so it spends no privacy.
+    A place is one pixel of the coefficients' grid; order 0, the blurred image, is normalised over all places.
+    All of this is taken from one image alone, so it spends no privacy.
 
     Coefficients are those of images in [0, 1], (images, channels, rows, columns), or with colours, each
     normalised by itself, (images, colours, channels, rows, columns); ``orders`` as of
@@ -63,9 +62,8 @@ def _standard(part: Tensor, floor: float) -> Tensor:
 def group_normalized(coefficients: Tensor, *, groups: int = 1) -> Tensor:
     """Every group of an image's channels with mean 0 and variance 1, and the whole row of length about 1.
 
-    Group normalisation (Wu, He 2018) takes its mean and variance from one image alone, so it spends no
-    privacy (Tramèr, Boneh 2021). Coefficients are as of :func:`place_normalized`, colours further channels,
-    split into ``groups`` of equal size. A group that is the same everywhere is 0.
+    Group normalisation (Wu, He 2018) takes both from one image alone, so it spends no privacy. Coefficients
+    are as of :func:`place_normalized`, colours further channels, split into ``groups`` of equal size.
     """
     _check_coefficients(coefficients)
     flat = coefficients.flatten(1, -3)
@@ -84,14 +82,13 @@ def group_normalized(coefficients: Tensor, *, groups: int = 1) -> Tensor:
 class ChannelWhitening:
     """Makes coefficients rows of length 1, with channels that are less correlated and more equally strong.
 
-    The noise of private training is as large in a direction in which all records are alike as in one that
-    tells them apart. So a channel's mean over public pictures is subtracted, and the channels are multiplied
-    by (Σ + 0.001·I)^(-strength/2)·D⁻¹: D are the channels' standard deviations, and Σ is the covariance of
-    channels, each divided by its deviation, of public pictures that are scaled to length 1, over its average
-    eigenvalue. Strength 1 is whitening (of this kind also called ZCA).
+    A channel's mean over public pictures is subtracted, and the channels are multiplied by
+    (Σ + 0.001·I)^(-strength/2)·D⁻¹: D are the channels' standard deviations, and Σ is the covariance of
+    channels, each divided by its deviation, of pictures scaled to length 1, over its average eigenvalue.
+    Strength 1 is whitening (ZCA).
 
-    :meth:`fit` is for **public** pictures, for example those of :func:`dead_leaves`. What it finds depends on
-    each of them; fitted to private images it would reveal them, and no accountant would know.
+    :meth:`fit` is for **public** pictures, such as those of :func:`dead_leaves`: fitted to private images it
+    would reveal them, and no accountant would know.
     """
 
     mean: Tensor
@@ -103,7 +100,7 @@ class ChannelWhitening:
 
         Args:
             coefficients: as of :func:`place_normalized`, colours further channels; of many more pictures than
-                channels. Not the pictures themselves.
+                channels.
             strength: from 0, which leaves the channels' correlations as they are, to 1.
         """
         _check_coefficients(coefficients)
@@ -134,11 +131,7 @@ class ChannelWhitening:
         return cls(mean=mean.float(), matrix=((vectors * gains) @ vectors.T / deviation).float())
 
     def __call__(self, coefficients: Tensor) -> Tensor:
-        """Coefficients as rows of ℓ2 norm 1, (images, numbers), of the same dtype; spends no privacy.
-
-        Coefficients are as :meth:`fit` takes them, with as many channels; below 1e15, or rows are not of
-        length 1. A picture whose coefficients are the public mean is a row of zeros.
-        """
+        """Coefficients as rows of ℓ2 norm 1, (images, numbers), of the same dtype; spends no privacy."""
         _check_coefficients(coefficients)
         flat = coefficients.flatten(1, -3)
         if flat.shape[1] != len(self.mean):
@@ -165,8 +158,6 @@ def _check_coefficients(coefficients: Tensor) -> None:
 
 _FLOOR = 1e-3  # added to a patch's variance, so that the noise of a flat patch is not made large
 _SAMPLED = 100_000  # public patches that are looked at
-_SMALLEST, _LARGEST = 0.04, 0.5  # radii of discs, over a picture's longer side
-_BEYOND = 0.2  # how far outside the picture a disc's middle may be, over that side
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -177,8 +168,8 @@ class PatchFeatures:
     w and its threshold t two numbers tell how well it agrees: max(0, w·p - t) and max(0, -w·p - t). Each is
     averaged over the patches in each cell of a grid of ``places`` × ``places``.
 
-    :meth:`fit` takes filters from **public** pictures, for example those of :func:`dead_leaves`. Filters
-    are patches of those pictures; fitted to private images they would publish parts of them.
+    :meth:`fit` takes filters from **public** pictures, such as those of :func:`dead_leaves`: fitted to
+    private images they would publish parts of them.
 
     Attributes:
         filters: w, (filters, colours, size, size) float32.
@@ -261,13 +252,8 @@ class PatchFeatures:
     def __call__(self, images: Tensor) -> Tensor:
         """The features of each image, from that image alone; no gradient flows back to it.
 
-        Args:
-            images: (images, colours, height, width), floating, in [0, 1], which is not checked; colours as of
-                the public pictures. NaN in an image makes NaN in its features.
-
-        Returns:
-            (images, 2·filters, places, places) float32, at least 0: first the agreement with each filter,
-                then with its negative.
+        Images are (images, colours, height, width), floating, in [0, 1]. Returns (images, 2·filters, places,
+        places) float32, at least 0: first the agreement with each filter, then with its negative.
         """
         check_images("images", images)
         colours, size = self.filters.shape[1:3]
@@ -300,13 +286,10 @@ class PatchFeatures:
 def dead_leaves(count: int, *, height: int, width: int, colours: int = 1, seed: int = 0) -> Tensor:
     """Random pictures of discs that hide one another, whose edges have the statistics of photographs.
 
-    They are public, as nobody's data are in them: statistics of theirs cost no privacy. There are 60 discs in
-    a picture. Radii have a density ∝ r⁻³ between 4 and 50 % of the longer side, and each disc and the ground
-    have a colour that is uniform on [0, 1]. Lee, Mumford, Huang 2001, "Occlusion models for natural images";
-    Baradad et al. 2021, "Learning to see by looking at noise".
-
-    Returns:
-        (count, colours, height, width) float32, in [0, 1]; the same seed gives the same pictures.
+    They are public, as nobody's data are in them. Radii of 60 discs have a density ∝ r⁻³ between 4 and 50 %
+    of the longer side, and colours are uniform on [0, 1]. Lee, Mumford, Huang 2001, "Occlusion models for
+    natural images"; Baradad et al. 2021, "Learning to see by looking at noise". Returns (count, colours,
+    height, width) float32 in [0, 1].
     """
     for name, value in {"count": count, "height": height, "width": width, "colours": colours}.items():
         checks.whole(name, value)
@@ -320,8 +303,8 @@ def dead_leaves(count: int, *, height: int, width: int, colours: int = 1, seed: 
     pictures = uniform(colours).repeat(1, 1, height, width)
     rows, columns = (torch.arange(size, dtype=torch.float32) for size in (height, width))
     for _ in range(60):
-        radius = side / (_SMALLEST**-2 + uniform() * (_LARGEST**-2 - _SMALLEST**-2)).sqrt()
-        down, across = ((1 + 2 * _BEYOND) * uniform() - _BEYOND for _ in range(2))
+        radius = side / (625 + uniform() * (4 - 625)).sqrt()  # from 1/25 to 1/2 of the side
+        down, across = (1.4 * uniform() - 0.2 for _ in range(2))  # middles may be outside
         inside = (rows[:, None] - height * down).square() + (
             columns - width * across
         ).square() < radius.square()
@@ -356,8 +339,8 @@ class ImageFeatures:
     """Turns each image into a vector of fixed features with ℓ2 norm 1, for a linear model.
 
     By default these are scattering coefficients of order 1 and how well patches agree with random patches,
-    each whitened by public pictures (:class:`ChannelWhitening`), with the same weight. An image's row depends
-    on that image and on public pictures only, so computing it spends no privacy. ::
+    each whitened by public pictures (:class:`ChannelWhitening`), with the same weight; computing a row spends
+    no privacy. ::
 
         features = ImageFeatures.fit(dead_leaves(3000, height=28, width=28))
         rows = features(images[:, None])  # images: (n, 28, 28), floating point in [0, 1]
@@ -373,15 +356,10 @@ class ImageFeatures:
 
         Args:
             pictures: (pictures, colours, height, width), floating point in [0, 1]: **public** ones, such as
-                3,000 of :func:`dead_leaves`; at least as many as the kind with most channels has (128 by
-                default; colours multiply those of scattering), better ten times as many. Fitted to private
-                images, features would tell about them, and no accountant would know.
+                3,000 of :func:`dead_leaves`; at least as many as the kind with most channels has, better ten
+                times as many. Fitted to private images, features would tell about them.
             kinds: functions that compute one kind of features each. By default ``Scattering(order=1)`` of
                 the pictures' size and ``PatchFeatures.fit(pictures, filters=64)``.
-
-        Raises:
-            ValueError: also if a kind's coefficients of a picture depend on the other pictures, as those of a
-                layer with batch normalisation do.
         """
         check_images("pictures", pictures)
         _check_range("pictures", pictures)
@@ -409,8 +387,7 @@ class ImageFeatures:
     def __call__(self, images: Tensor) -> Tensor:
         """(images, features) float32, each row of ℓ2 norm 1; 1,985 features by default for 28 × 28.
 
-        Images are (images, colours, height, width), floating point in [0, 1], of the pictures' size and
-        colours. No gradient flows back to them; NaN in an image makes its row NaN.
+        Images are as the pictures. No gradient flows back to them; NaN in an image makes its row NaN.
         """
         check_images("images", images)
         if tuple(images.shape[1:]) != self.shape:

@@ -3,13 +3,8 @@
 Bruna, Mallat 2013, "Invariant scattering convolution networks"; Oyallon, Mallat 2015, "Deep roto-translation
 scattering for object classification". With complex Morlet wavelets ψ of scales 2^j, j < J, and L directions,
 and a Gaussian φ of width 0.8·2^(J-1), the coefficients of an image x are x ∗ φ, |x ∗ ψ| ∗ φ and ||x ∗ ψ| ∗
-ψ'| ∗ φ with ψ' coarser than ψ, each at every 2^J-th pixel. The wavelet is g(u)·(e^{iξ·u} - β) with g(u) =
-s/(2πσ²)·exp(-(u_∥² + s²u_⊥²)/2σ²) around its direction, σ = 0.8·2^j, |ξ| = 3π/4·2^(-j), s = 4/L, and β such
-that it sums to zero.
-
-Convolutions wrap around a padded image, in Fourier space; the border is mirrored. A modulus has lower
-frequencies than its argument, so |x ∗ ψ| is kept at every 2^j-th pixel alone. In all this it follows Andreux
-et al. 2020, "Kymatio: scattering transforms in Python", and gives its numbers.
+ψ'| ∗ φ with ψ' coarser than ψ, each at every 2^J-th pixel. |x ∗ ψ| is kept at every 2^j-th pixel alone.
+Wavelets, padding and numbers are those of Andreux et al. 2020, "Kymatio: scattering transforms in Python".
 """
 
 from __future__ import annotations
@@ -23,7 +18,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Count, Ranged, whole_number
+from shuffle_plugins.core.checks import Count, Ranged, whole_number
 
 _WIDTH, _FREQUENCY = 0.8, 3 * math.pi / 4  # of the finest wavelet
 _WRAPS = 2  # copies of the image to each side over which filters reach: the tails beyond are below float32
@@ -39,8 +34,7 @@ class Scattering(Ranged):
     """A scattering transform for images of one size; calling it gives their coefficients.
 
     Attributes:
-        height, width: pixels, at least 2**scales. Beyond a multiple of that, pixels are seen only by the
-            coefficients beside them.
+        height, width: pixels, at least 2**scales.
         scales: J, scales of wavelets; a coefficient stands for 2**J by 2**J pixels.
         directions: L, directions of wavelets.
         order: 2 for waves in the image and waves in their strengths, 1 for the former alone.
@@ -94,8 +88,7 @@ class Scattering(Ranged):
     def __call__(self, images: Tensor) -> Tensor:
         """Coefficients (..., channels, rows, columns) float32 of images (..., height, width), floating.
 
-        No gradient flows back; colours are images of their own. Channels come by order; those of the first
-        order by scale, then direction; those of the second by first wavelet, then second.
+        No gradient flows back. Channels come by order, then scale, then direction.
         """
         if images.shape[-2:] != (self.height, self.width) or not images.is_floating_point():
             raise ValueError(
@@ -140,10 +133,7 @@ class Scattering(Ranged):
         return down @ maps @ across.T
 
     def _wavelet(self, scale: int, turn: int) -> Tensor:
-        """Fourier transform of a wavelet of the ``turn``-th direction, of the padded size, float64.
-
-        It is real, as the wavelet at −u is the complex conjugate of the wavelet at u.
-        """
+        """Fourier transform of a wavelet of the ``turn``-th direction, of the padded size, float64: real."""
         angle = (self.directions - self.directions // 2 - 1 - turn) * math.pi / self.directions
         deviation, frequency = _WIDTH * 2**scale, _FREQUENCY / 2**scale
         options = {"deviation": deviation, "angle": angle, "slant": 4 / self.directions}
@@ -190,10 +180,7 @@ def _every(spectra: Tensor, step: int) -> Tensor:
 
 
 def _blur(size: int, deviation: float, *, resolution: int, coarse: int) -> Tensor:
-    """Matrix that blurs one axis: from every 2**resolution-th pixel to every ``coarse``-th.
-
-    The first and the last of these lie in the padding and are left out.
-    """
+    """Matrix that blurs one axis: from every 2**resolution-th pixel to every ``coarse``-th, not padding."""
     offsets = torch.arange(size, dtype=torch.float64)
     bell = sum(
         torch.exp(-(offsets + wrap * size).square() / (2 * deviation**2))

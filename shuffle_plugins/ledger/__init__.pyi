@@ -1,10 +1,10 @@
 from .budget import BudgetLedger as BudgetLedger
 from .budget import RoundState as RoundState
+from .budget import read_budget as read_budget
+from .budget import read_client_budget as read_client_budget
+from .budget import read_statement as read_statement
 from .client import ClientLedger as ClientLedger
 from .client import ClientLimits as ClientLimits
+from .client import LedgerError as LedgerError
 from .client import ReportRefused as ReportRefused
 from .client import is_client_ledger as is_client_ledger
-from .database import LedgerError as LedgerError
-from .summary import read_budget as read_budget
-from .summary import read_client_budget as read_client_budget
-from .summary import read_statement as read_statement

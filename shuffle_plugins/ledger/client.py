@@ -13,13 +13,17 @@ from sqlite3 import Connection
 from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Delta, Ranged, TargetEpsilon, whole_number
-from shuffle_plugins.ledger.database import Database, StrPath, application_of
+from shuffle_plugins.core.checks import Delta, Ranged, TargetEpsilon, whole_number
+from shuffle_plugins.core.database import Database, StrPath
 
 if TYPE_CHECKING:
     from shuffle_plugins.accounting import Round, ShuffleAccountant
 
 _ROUNDING = 1e-9  # relative, by which a sum of many ε0 may exceed a limit that it should be equal to
+
+
+class LedgerError(ValueError):
+    """The file is no ledger, is damaged or locked, or what is to be entered contradicts what is in it."""
 
 
 class Refused(StrEnum):
@@ -35,12 +39,9 @@ class Refused(StrEnum):
 
 
 class Charged(NamedTuple):
-    """What a client was charged for one report; ``shuffled`` is the round it was promised to be in, as JSON.
+    """What a client was charged for one report."""
 
-    If nothing was promised (None), it counts as a report that everybody sees.
-    """
-
-    shuffled: str | None
+    shuffled: str | None  # the round it was promised to be in, as JSON; None if everybody may see it
     local_epsilon: float
     local_delta: float
 
@@ -62,21 +63,15 @@ def _positive(name: str, value: object) -> float:
 class ClientLimits(Ranged):
     """What a client agrees to spend; None is no limit.
 
-    Attributes:
-        max_local_epsilon: largest ε0 of one report, in nats. Infinity agrees to reports that protect only
-            once they are added to everybody's, and to no others; ``max_epsilon`` must then limit their total.
-        max_rounds: largest number of reports in all.
-        max_total_local_epsilon: largest Σ ε0 over all reports, in nats.
-        min_reports: fewest reports that one of the client's must be shuffled among.
-        max_epsilon: largest ε of all reports together at ``delta``, as of :func:`epsilon_of`.
-        delta: δ of ``max_epsilon``, in (0, 1); the two go together.
+    An infinite ``max_local_epsilon`` agrees to reports that protect only once they are added to everybody's,
+    and to no others; ``max_epsilon`` must then limit their total.
     """
 
-    max_local_epsilon: Annotated[float, _positive] | None = None
-    max_rounds: Annotated[int, whole_number(at_least=0)] | None = None
-    max_total_local_epsilon: Annotated[float, _positive] | None = None
-    min_reports: Annotated[int, whole_number(at_least=2)] | None = None
-    max_epsilon: TargetEpsilon | None = None
+    max_local_epsilon: Annotated[float, _positive] | None = None  # of one report, in nats
+    max_rounds: Annotated[int, whole_number(at_least=0)] | None = None  # reports in all
+    max_total_local_epsilon: Annotated[float, _positive] | None = None  # Σ ε0 over all reports, in nats
+    min_reports: Annotated[int, whole_number(at_least=2)] | None = None  # that one is shuffled among
+    max_epsilon: TargetEpsilon | None = None  # of all reports together at δ, as of :func:`epsilon_of`
     delta: Delta | None = None
 
     def __post_init__(self) -> None:
@@ -131,20 +126,16 @@ class ClientLimits(Ranged):
 
 @dataclass(frozen=True, kw_only=True)
 class ClientSpending:
-    """What a client has spent: number of reports, Σ ε0 and Σ δ0, its guarantee if nobody is trusted.
-
-    ``epsilon`` is the certified ε against a server that knows when it took part, as of :func:`epsilon_of`;
-    infinite if there is none, or no δ was given.
-    """
+    """What a client has spent: number of reports, Σ ε0 and Σ δ0, its guarantee if nobody is trusted."""
 
     reports: int
     local_epsilon: float
     local_delta: float
-    epsilon: float = math.inf
+    epsilon: float = math.inf  # of :func:`epsilon_of`; infinite if there is none, or no δ was given
 
     @classmethod
     def of(cls, history: Mapping[Charged, int], *, delta: float | None = None) -> Self:
-        """What a history adds up to: how often the client was charged for what."""
+        """What a history adds up to."""
         return cls(
             reports=sum(history.values()),
             local_epsilon=math.fsum(charged.local_epsilon * count for charged, count in history.items()),
@@ -216,11 +207,12 @@ class ClientLedger(Database):
     """A client's reports in a file: charged before they are made, so that a crash over-counts.
 
     Several processes may use one file at a time; together they stay within the limits. The file is made if it
-    is not there; errors are those of a :class:`BudgetLedger`.
+    is not there.
     """
 
     WHAT = "client's ledger"
     APPLICATION_ID = 0x5350434C
+    ERROR = LedgerError
     SCHEMA = (
         """CREATE TABLE reports (
             token BLOB PRIMARY KEY NOT NULL,
@@ -250,9 +242,7 @@ class ClientLedger(Database):
         """Charge one report. It is on the disk when this returns; make the report only then.
 
         Args:
-            run, server_round: which round asks.
             token: random id of the round; each is charged once and then refused.
-            mechanism: name of the randomizer.
             local_epsilon, local_delta: of the report; ε0 of a share of a multi-message sum is infinite.
             limits: what the client agrees to over everything in this file, or ReportRefused.
             shuffled: the round that the report is promised to be in, by :func:`written`; None if it may be
@@ -283,11 +273,15 @@ class ClientLedger(Database):
 
 def is_client_ledger(path: StrPath) -> bool:
     """Whether a file is a client's ledger, of any version; False if it is none, or something else."""
-    return application_of(path) == ClientLedger.APPLICATION_ID
+    try:
+        with open(path, "rb") as file:
+            return file.read(72)[68:] == ClientLedger.APPLICATION_ID.to_bytes(4, "big")  # SQLite's header
+    except OSError:
+        return False
 
 
 def read_reports(path: StrPath) -> dict[str, dict[Charged, int]]:
-    """How often a client was charged for what, by run in the order of their first report. Only reads."""
+    """How often a client was charged for what, by run in the order of their first report."""
     with ClientLedger(path, create=False) as database, database.reading() as connection:
         rows = connection.execute(
             "SELECT run, shuffled, local_epsilon, local_delta, count(*) FROM reports "

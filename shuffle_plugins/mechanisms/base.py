@@ -18,8 +18,8 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
 )
 from shuffle_plugins.core import ReportLayout, Reports, Rows
+from shuffle_plugins.core.checks import Count, Dim, LocalEpsilon, Radius, Ranged
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.ranges import Count, Dim, LocalEpsilon, Radius, Ranged
 from shuffle_plugins.core.rows import checked_categories
 from shuffle_plugins.randomness.sources import Randomness, secure
 
@@ -49,7 +49,6 @@ class CountRange:
 class Reporter(ABC):
     """Turns each client's datum into one report, and everybody's reports into an estimate of their sum.
 
-    The base of one-message mechanisms and of protocols in which a client's report stands for many messages.
     ``name`` is its registered name, also written in the header of its reports.
     """
 
@@ -63,7 +62,7 @@ class Reporter(ABC):
     @property
     @abstractmethod
     def layout(self) -> ReportLayout:
-        """The form of a client's whole report on the wire: its fields, and so its length and header."""
+        """The form of a client's whole report on the wire."""
 
     @property
     def bits_per_report(self) -> int:
@@ -79,7 +78,10 @@ class Reporter(ABC):
 
     @abstractmethod
     def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of the sum over those who reported, (dim,). An empty batch sums to zeros."""
+        """Unbiased estimate of the sum over those who reported, (dim,); float32 for vectors, else float64.
+
+        An empty batch sums to zeros, and sums of chunks add up. What was never sent is refused.
+        """
 
     def aggregate(self, reports: Reports) -> Tensor:
         """Unbiased estimate of the mean over those who reported, (dim,); there must be some."""
@@ -96,14 +98,7 @@ class Reporter(ABC):
         sampling: Sampling = Sampling.WITHOUT_REPLACEMENT,
         adversary: Adversary = Adversary.MODEL_OBSERVER,
     ) -> Round:
-        """The round for an accountant.
-
-        Args:
-            population: n, how many clients there are.
-            cohort: k, reports of the round; their expected number under Poisson sampling.
-            sampling: how the cohort is chosen.
-            adversary: whom the guarantee is against, an observer of the model or the server.
-        """
+        """The round for an accountant, of ``cohort`` reports, or as many expected, of n = ``population``."""
 
 
 class Summation(Reporter):
@@ -119,8 +114,7 @@ class Summation(Reporter):
     def counts(self) -> CountRange | None:
         """The range of ``total`` of one report, if that is whole numbers with known bounds; else None.
 
-        Where it is known, parties can add up clients' totals mod a power of two, so that nobody sees a single
-        one (:mod:`shuffle_plugins.secure_aggregation`).
+        Where it is known, :mod:`shuffle_plugins.secure_aggregation` can add totals up unseen.
         """
         return None
 
@@ -131,12 +125,10 @@ class Summation(Reporter):
 
     @abstractmethod
     def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
-        """What these clients add to a total, for a host that simulates all clients; rows are clipped, and one
-        that is not finite is one of zeros.
+        """What these clients add to a total, distributed as ``total(randomize(x))`` without
+        :meth:`common_noise`, for a host that simulates all clients; rows are clipped.
 
-        A share is distributed as ``total(randomize(x))`` without :meth:`common_noise`, and may be cheaper to
-        compute. Shares of disjoint groups of clients add up. They are not private until the common noise is
-        added.
+        Shares of disjoint groups of clients add up. They are not private until the common noise is added.
         """
 
     def common_noise(self, *, randomness: Randomness | None = None) -> Tensor | None:
@@ -145,20 +137,14 @@ class Summation(Reporter):
 
     @abstractmethod
     def total(self, reports: Reports) -> Tensor:
-        """The reports added up. Totals of disjoint groups add up.
-
-        If reports must be summed these are whole numbers, so that no rounding error depends on how
-        clients were grouped. What this mechanism never produces is refused.
-        """
+        """The reports added up, whole numbers if they must be summed; totals of disjoint groups add up."""
 
     @abstractmethod
     def estimate(self, total: Any, *, reports: int) -> Any:
-        """Unbiased estimate of the sum of the clients' data, floating (dim,), from the total of all clients.
+        """Unbiased estimate of the sum of the clients' data, floating (dim,), from the total of all reports.
 
-        Args:
-            total: if reports must be summed, estimates of groups must not be added up instead: their rounding
-                errors would reveal the grouping.
-            reports: how many clients' reports are in the total.
+        If reports must be summed, estimates of groups must not be added up instead: their rounding errors
+        would reveal the grouping.
         """
 
     @override
@@ -166,10 +152,7 @@ class Summation(Reporter):
         return self._sum(self.total(reports), reports=len(reports))
 
     def randomize_sum(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
-        """A draw distributed as ``sum(randomize(x))``, (dim,), for a host that simulates all clients.
-
-        Where :attr:`cohort` is a number there must be as many rows.
-        """
+        """A draw distributed as ``sum(randomize(x))``, (dim,), for a host that simulates all clients."""
         held = x.num_rows if isinstance(x, Rows) else len(x)
         if self.cohort is not None and held != self.cohort:
             raise ValueError(f"the sum is for {self.cohort} clients, got {held} rows")
@@ -181,12 +164,8 @@ class Summation(Reporter):
         return found.to(Rows.of(x).compute_dtype if floating else torch.float64)
 
     def secret_round(self, *, answered: int, participation: float) -> Round:
-        """The round of a sum whose clients all add noise, while only some, drawn in secret, add data.
-
-        Args:
-            answered: clients that add noise.
-            participation: probability with which each of them adds its vector, by a secret coin of its own;
-                otherwise it adds zero, in the same way.
+        """The round of a sum to which ``answered`` clients add noise, and each, by a secret coin of its own,
+        its vector with probability ``participation``; otherwise zero, in the same way.
         """
         raise ValueError(
             f"{type(self).__name__} has no accounting for clients that take part in secret: use VectorSum or "
@@ -200,25 +179,13 @@ class Summation(Reporter):
 
 
 class PrivateSum(Summation):
-    """Adds up the vectors of many clients so that what is seen of the sum is private.
+    """Adds up the vectors of many clients so that what is seen of the sum is private: what hosts call.
 
-    A :class:`~shuffle_plugins.mechanisms.LocalRandomizer` randomises each vector by itself; its reports are
-    shuffled and may be seen. In a multi-message sum such as :class:`~shuffle_plugins.protocols.VectorSum` the
-    noise of all clients together protects each of them: only the shuffler, or whoever takes its place, may
-    see a single report (:attr:`must_be_summed`). A host, the program that runs a mechanism, needs only this
-    interface.
-
-    A server that gets reports::
-
-        total = mechanism.total(reports)  # totals of groups of clients add up
-        estimate = mechanism.estimate(total, reports=len(reports))
-
-    A host that simulates all clients of a round::
-
-        rows = Rows.of(x)
-        total = mechanism.share(rows, randomness=source)  # shares of groups of clients add up
-        noise = mechanism.common_noise(randomness=source)  # once for the whole round
-        estimate = mechanism.estimate(total if noise is None else total + noise, reports=rows.num_rows)
+    Reports of a :class:`~shuffle_plugins.mechanisms.LocalRandomizer` are shuffled and may be seen. In a
+    multi-message sum such as :class:`~shuffle_plugins.protocols.VectorSum` the noise of all clients together
+    protects each: only the shuffler may see a single report (:attr:`must_be_summed`). A server that gets
+    reports calls ``total`` and ``estimate``; one that simulates all clients ``share``, once per round
+    ``common_noise``, and ``estimate`` (``docs/guides/extending.md``).
 
     Attributes:
         privacy_parameter: the number by which a user sets its privacy.
@@ -258,8 +225,7 @@ class PrivateSum(Summation):
         """Randomise each row (clients, dim) into a report.
 
         With ``clip``, rows outside of the ball are brought into it, and one with NaN or infinite entries is
-        one of zeros. The default differs: a local randomizer has False, and then refuses such rows; a
-        multi-message sum always clips, and refuses False.
+        one of zeros. A multi-message sum refuses False, which is a local randomizer's default.
         """
 
 
@@ -272,12 +238,12 @@ class SeveralReports(Ranged):
 
     @property
     def name(self) -> str:
-        """That of the mechanism whose reports are put together."""
+        """The mechanism's."""
         return self.mechanism.name
 
     @property
     def local_epsilon(self) -> float:
-        """ε0 of all reports together, s·ε0."""
+        """s·ε0."""
         return self.reports_per_client * self.mechanism.local_epsilon
 
     @property
@@ -310,10 +276,6 @@ class SeveralReports(Ranged):
 class Mechanism(Ranged, Reporter):
     """A local randomizer: one call turns each client's datum into one report, at a cost of ε0.
 
-    The reports of a round, shuffled, are all that leaves the clients; ``sum`` and ``aggregate`` are
-    post-processing of them. Vectors in a norm ball go to a :class:`LocalRandomizer`, categories to a
-    :class:`FrequencyOracle`.
-
     Attributes:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: length of what is estimated: of a client's vector, or the number of categories.
@@ -341,29 +303,19 @@ class Mechanism(Ranged, Reporter):
     def blanket(self) -> Blanket:
         """The mechanism's own privacy blanket, for tight accounting."""
 
+    @override
     @abstractmethod
-    def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of the sum over clients, (dim,): of vectors, or how many hold each category.
-
-        Float32 for vectors, float64 for categories. Sums of chunks add up; no reports sum to zero. Reports
-        that are not shufflable are read in order, the first as that of the client at ``position``. What this
-        mechanism never sends is refused.
-        """
+    def sum(self, reports: Reports) -> Tensor: ...
 
     def outcomes(self) -> Reports | None:
-        """Every report there is, each once, where they are at most 2**16; else None.
-
-        With :meth:`log_likelihood` this makes ε0 and unbiasedness a matter of enumeration.
-        """
+        """Every report there is, each once, where they are at most 2**16; else None."""
         return None
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
-        """Log-probability of each report, had its client held x, (reports,) float64.
+        """Log-probability of each report, had its client held x, a vector (dim,) or category (): float64.
 
-        For proofs, audits and tests, with probabilities as they are rounded. Log-probabilities where
-        :meth:`outcomes` lists the reports; otherwise densities, up to a term that is the same for every x. x
-        is one datum of the domain: a vector (dim,), or a category (). A mechanism that does not know it
-        raises NotImplementedError.
+        Probabilities are as they are rounded. Where :meth:`outcomes` does not list the reports, densities, up
+        to a term that is the same for every x. A mechanism that does not know it raises NotImplementedError.
         """
         raise NotImplementedError(f"{self.name} does not tell its law")
 
@@ -376,10 +328,10 @@ class Mechanism(Ranged, Reporter):
         sampling: Sampling = Sampling.WITHOUT_REPLACEMENT,
         adversary: Adversary = Adversary.MODEL_OBSERVER,
     ) -> ShuffleRound:
-        """A round of this mechanism, with all that is known of its reports, for an accountant.
+        """As of :class:`Reporter`, with all that is known of the reports.
 
-        A mechanism with δ0 > 0 is accounted through its (ε0, δ0) alone. The round has a fixed channel: what a
-        client randomises must not follow from other reports of the round. Where it does, record
+        A mechanism with δ0 > 0 is accounted through its (ε0, δ0) alone. The channel is fixed: where what a
+        client randomises follows from other reports of the round, record
         ``dataclasses.replace(round, channel_fixed=False)``.
         """
         if not self.shufflable:
@@ -400,23 +352,17 @@ class Mechanism(Ranged, Reporter):
         )
 
     def read_reports(self, reports: Reports, *below: int) -> tuple[Tensor, ...]:
-        """The whole numbers in reports, an int64 tensor for each field, (reports,) or (reports, width).
-
-        Reports of another mechanism or layout are refused, and values not ``below`` the limit of their field.
-        """
+        """The whole numbers in reports, an int64 tensor for each field, refused unless ``below`` it."""
         return self.layout.read(reports, *below)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LocalRandomizer(Mechanism, PrivateSum):
-    """An unbiased randomizer of vectors in a norm ball, batched over clients.
+    """An unbiased randomizer of vectors in a norm ball, batched over clients; see :class:`Mechanism`.
 
-    One call randomises each row of a batch on its own. As a :class:`PrivateSum`, its reports are shuffled one
-    by one; a total is the sum of their estimates already.
+    As a :class:`PrivateSum`, its reports are shuffled one by one; a total is the sum of their estimates.
 
     Attributes:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: d, length of a client's vector.
         radius: r, radius of the ball, in the mechanism's norm.
     """
 
@@ -447,19 +393,15 @@ class LocalRandomizer(Mechanism, PrivateSum):
     def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
         """One report for each row, brought into the ball as :meth:`clip` does; every mechanism implements it.
 
-        No clipped copy of the batch is needed: multiply by :meth:`clip_factors` where entries are used.
-
-        Args:
-            x: the batch, of this mechanism's dimension, with finite entries.
-            norms: norm of each row, (clients,), as :meth:`row_norms` measures it.
-            randomness: source of all random bits.
+        No clipped copy of the batch is needed: multiply by :meth:`clip_factors` where entries are used. Rows
+        are finite; ``norms``, (clients,), are as of :meth:`row_norms`.
         """
 
     def clip(self, x: Tensor | Rows) -> Tensor:
         """The rows brought into the ball, as a copy (clients, dim): what ``clip=True`` works with.
 
-        A row outside is scaled by radius/‖row‖ (CLDP-SGD, Algorithm 1), unless a mechanism says otherwise. A
-        row with NaN or infinite entries becomes zero.
+        A row outside is scaled by radius/‖row‖, unless a mechanism says otherwise. A row with NaN or infinite
+        entries becomes zero.
         """
         return self.clip_rows(*self._admitted(x, clip=True))
 
@@ -469,8 +411,7 @@ class LocalRandomizer(Mechanism, PrivateSum):
     ) -> Reports:
         """Report each row (clients, dim) once, at a cost of ε0 per row.
 
-        With ``clip`` rows outside the ball are brought onto it first, as :meth:`clip` does, without a copy of
-        the batch. Otherwise a row outside by more than rounding, or not finite, is refused.
+        With ``clip``, as :meth:`clip` leaves it; else a row outside by more than rounding is refused.
         """
         return self.randomize_rows(*self._admitted(x, clip=clip), secure(randomness))
 
@@ -480,22 +421,21 @@ class LocalRandomizer(Mechanism, PrivateSum):
     ) -> Tensor:
         """A draw with the law of ``sum(randomize(x))``, (dim,), for a host that simulates all clients.
 
-        A mechanism may draw it more cheaply than report by report. The sum is a post-processing of the
-        shuffled reports, so any sampler of the same law has the reports' guarantee.
+        A mechanism may draw it more cheaply: any sampler of the same law has the reports' guarantee.
         """
         rows, norms = self._admitted(x, clip=clip)
         return self.sum_rows(rows, norms, secure(randomness)).to(rows.compute_dtype)
 
+    @override
     def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
-        """:meth:`randomize_sum`, with rows clipped to the ball."""
         return self.randomize_sum(x, randomness=randomness, clip=True)
 
+    @override
     def total(self, reports: Reports) -> Tensor:
-        """:meth:`Mechanism.sum`, which is the estimate itself."""
         return self.sum(reports)
 
+    @override
     def estimate(self, total: Tensor, *, reports: int) -> Tensor:
-        """The total as it is: every report is unbiased by itself."""
         return total
 
     def sum_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Tensor:
@@ -515,10 +455,7 @@ class LocalRandomizer(Mechanism, PrivateSum):
         return norms
 
     def admitted(self, rows: Rows, norms: Tensor, *, clip: bool) -> tuple[Rows, Tensor]:
-        """The rows to be randomised and their norms: with ``clip`` a row that is not finite becomes zero.
-
-        Without it a row that is outside the ball, or is not finite, is refused.
-        """
+        """Rows and norms to be randomised: what is not finite as zeros with ``clip``, else refused."""
         if clip:
             return rows.finite(norms)
         tolerance = {torch.float64: 1e-9, torch.float32: 1e-5}.get(rows.dtype, 1e-2)
@@ -546,14 +483,10 @@ class LocalRandomizer(Mechanism, PrivateSum):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FrequencyOracle(Mechanism):
-    """An unbiased ε0-LDP randomizer of one of K categories, batched over clients.
+    """An unbiased ε0-LDP randomizer of one of K = ``dim`` categories, at least 2, batched over clients.
 
     A client's datum x in {0, …, K - 1} stands for the unit vector e_x; ``sum`` estimates the counts,
-    ``aggregate`` the frequencies. Estimates are unbiased, so single entries may be negative.
-
-    Attributes:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: K, the number of categories, at least 2.
+    ``aggregate`` the frequencies. Single entries may be negative. See :class:`Mechanism`.
     """
 
     def __post_init__(self) -> None:
@@ -567,10 +500,7 @@ class FrequencyOracle(Mechanism):
         return "categories"
 
     def variance(self, x: Tensor) -> Tensor:
-        """E‖R(x) - e_x‖² of each client's report, (clients,) float64, for categories x (clients,).
-
-        :attr:`worst_variance`, the same for every category, unless a mechanism says otherwise.
-        """
+        """E‖R(x) - e_x‖² of each client's report, (clients,) float64: by default :attr:`worst_variance`."""
         return torch.full((len(self.check_categories(x)),), self.worst_variance, dtype=torch.float64)
 
     @abstractmethod
@@ -579,10 +509,7 @@ class FrequencyOracle(Mechanism):
 
     @override
     def randomize(self, x: Tensor, *, randomness: Randomness | None = None) -> Reports:
-        """Report each client's category, (clients,) integers in [0, dim), once, at a cost of ε0 per client.
-
-        What is no tensor is a TypeError; a category that does not exist a ValueError.
-        """
+        """Report each client's category, (clients,) integers in [0, dim), once, at a cost of ε0 each."""
         return self.randomize_categories(self.check_categories(x), secure(randomness))
 
     def randomize_sum(self, x: Tensor, *, randomness: Randomness | None = None) -> Tensor:

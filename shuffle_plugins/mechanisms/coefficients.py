@@ -13,12 +13,14 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, cast
 
+from typing_extensions import override
+
 from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.compressors.frames import KashinFrame, Rotation, TightFrame, kashin_level, kashin_stretch
 from shuffle_plugins.compressors.hadamard import hadamard_coefficients, hadamard_transform, padded_dim
 from shuffle_plugins.core import Rows, checks
+from shuffle_plugins.core.checks import Count, in_range, one_of, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.ranges import Count, in_range, one_of, whole_number
 from shuffle_plugins.core.rows import rows_at_once
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 
@@ -35,14 +37,10 @@ class Frame(StrEnum):
 class Oversized(StrEnum):
     """What becomes of coefficients that are larger than the rotation makes likely.
 
-    ``CLIP``: the level √(2 log(2Dn/β)), so that with probability 1 - β over the rotation's signs no
-    coefficient of any of n clients is clipped, whose vectors were chosen before the seed. Otherwise those
-    are, with a bias.
-
-    ``BALANCE``: the level that minimises variance/n + bias² for n clients with the same vector, its rotated
-    entries as good as normal. Always biased: hardly where n is large beside the variance of one report.
-
-    ``BOUND``: r_inf = r, which no coefficient can leave. Always unbiased, and of D/level² times the variance.
+    ``CLIP``: the level √(2 log(2Dn/β)), which no coefficient of n clients passes with probability 1 - β over
+    the seed, if vectors were chosen before it. ``BALANCE``: the level that minimises variance/n + bias² for n
+    clients with the same vector, its rotated entries as good as normal; always biased. ``BOUND``: r_inf = r,
+    which no coefficient can leave; always unbiased, and of D/level² times the variance.
     """
 
     CLIP = "clip"
@@ -83,24 +81,18 @@ def balanced_level(*, size: int, clients: int, noise: float) -> float:
 
 
 def check_expected(*, clients: int, failure: float) -> None:
-    """Refuse numbers of expected clients, and chances that one is clipped, that are none."""
+    """Refuse what is no number of clients, or no chance that one is clipped."""
     checks.whole("clients", clients)
     checks.number("failure", failure, above=0, below=1)
 
 
 def flat_lean(level: float) -> float:
-    """The size of the coefficients of the vector ±r·e_1, as a share of r_inf; at most 1.
-
-    All have the same size, as they are a row of a Hadamard matrix; rounded down by single precision's error.
-    """
+    """Size of the coefficients of ±r·e_1, all alike, over r_inf; rounded down by single precision's error."""
     return 1.0 if level <= 1 else _SINGLE_PRECISION / level
 
 
 def aligned_records(*, level: float, dim: int) -> tuple[tuple[float, float], ...]:
-    """Vectors whose rotated coefficients are of one size, or 0: their sizes, and how many are not 0.
-
-    Where the first 2**a numbers are of one size, with the rotation's own signs, each 2**a-th coefficient is.
-    """
+    """Vectors whose rotated coefficients are of one size, or 0: their sizes, and how many are not 0."""
     found = []
     for power in range(dim.bit_length()):
         size = flat_lean(level / 2.0 ** (power / 2))
@@ -182,8 +174,8 @@ class NumberRandomizer(LocalRandomizer):
         """The largest absolute value of a coefficient, beyond which it is clipped."""
         return self.radius
 
+    @override
     def clip_rows(self, rows: Rows, norms: Tensor) -> Tensor:
-        """The rows in the ball: each coordinate brought into [-radius, radius] by itself, or rows scaled."""
         if self.norm is Norm.LINF:
             return rows.dense().clamp(-self.radius, self.radius)
         return super().clip_rows(rows, norms)
@@ -215,13 +207,13 @@ class CoefficientRandomizer(NumberRandomizer):
     """Sends some of the D coefficients of a row's public representation, each within [-r_inf, r_inf].
 
     A coefficient beyond r_inf = level·r/√D is clipped, and only then is the estimate biased. Of a Kashin
-    frame none is, but all coefficients of a vector are shortened if they are too long (``kashin_stretch``),
-    as if the vector were shorter: accounting counts on it.
+    frame none is, but a vector with too long coefficients (``kashin_stretch``) is sent as a shorter one:
+    accounting counts on it.
 
     Attributes:
         frame: ``"rotation"`` or ``"kashin"``.
-        seed: whole number that fixes the frame. It is public and all must use the same; draw a new one where
-            somebody might have chosen vectors for it.
+        seed: fixes the frame. It is public and all must use the same; draw a new one where somebody might
+            have chosen vectors for it.
         level: r_inf·√D/r; by default the Kashin frame's own, or what ``oversized`` says.
         oversized: how the level of a rotation is chosen.
         clients: n, reports in a round; for a rotation's level alone.
@@ -246,8 +238,8 @@ class CoefficientRandomizer(NumberRandomizer):
         return cast(float, self.level)
 
     @property
+    @override
     def coefficient_radius(self) -> float:
-        """r_inf, beyond which a coefficient is clipped."""
         return self._level * self.radius / math.sqrt(self._frame.size)
 
     def clipping_bias(self, x: Tensor | Rows) -> Tensor:
@@ -258,10 +250,7 @@ class CoefficientRandomizer(NumberRandomizer):
         return torch.cat(biases)
 
     def variance(self, x: Tensor | Rows) -> Tensor:
-        """E‖R(x) - x‖² of each row, (clients,) float64, exact, with the square of the bias of clipping.
-
-        It takes as many transforms of the batch as a report has signs, unless the frame is an isometry.
-        """
+        """E‖R(x) - x‖² of each row, (clients,) float64, exact, with the square of the bias of clipping."""
         rows = self.check_rows(x)
         totals = [torch.zeros(0, dtype=torch.float64, device=rows.device)]
         for part in self._chunks(rows):
@@ -274,8 +263,8 @@ class CoefficientRandomizer(NumberRandomizer):
     def worst_variance(self) -> float:
         """A bound on E‖R(x) - x‖² over the ball: the largest variance, and the largest bias squared.
 
-        That bias takes a vector made for the seed. What a Kashin frame shortens is left out: up to
-        (1 - stretch/level)·radius for those made for the seed, and rarely 0.06·radius for others.
+        What a Kashin frame shortens is left out: up to (1 - stretch/level)·radius for vectors made for the
+        seed, and rarely 0.06·radius for others.
         """
         kashin = isinstance(self._frame, KashinFrame)
         bias = 0.0 if kashin else max(0.0, self.radius - self.coefficient_radius)

@@ -1,9 +1,8 @@
 """Exact discrete Laplace and discrete Gaussian noise, one or two random words a value.
 
 Canonne, Kamath, Steinke 2020, "The discrete Gaussian for differential privacy", Algorithms 2 and 3, but for
-how an event of probability :math:`e^{-γ}` is decided: a word holds the first 63 binary digits of a uniform U,
-compared in float64. Where its error leaves the answer open, less than once in 2**17 draws, decimals of
-growing precision and as many further digits as it takes decide. So a draw has exactly the stated probability.
+how an event of probability :math:`e^{-γ}` is decided: by the first 63 binary digits of a uniform U in float64
+and, where its error leaves the answer open, by decimals of growing precision and as many digits as it takes.
 """
 
 from __future__ import annotations

@@ -14,14 +14,15 @@ from typing import Annotated, ClassVar
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket, RecordTypes
+from shuffle_plugins.accounting.numerics.search import narrowed
 from shuffle_plugins.compressors.hadamard import hadamard_scatter, hadamard_signs, padded_dim
 from shuffle_plugins.compressors.quantization import flip_threshold, odds_below
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
+from shuffle_plugins.core.checks import in_range
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.ranges import in_range
 from shuffle_plugins.core.rows import checked_categories
 from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, FrequencyOracle
-from shuffle_plugins.mechanisms.oracles import Mixture, as_built, ideal_hadamard_response
+from shuffle_plugins.mechanisms.oracles import HadamardResponse
 from shuffle_plugins.randomness.chacha import WHOLE
 from shuffle_plugins.randomness.sources import Randomness, secure
 
@@ -46,7 +47,7 @@ class LimitedHadamard(FrequencyOracle):
     A report is a uniform group j, a column of the Hadamard matrix of size S > K, and a bit Y, which answers
     whether :math:`H_{x+1,j} = 1`: 1 with probability q if so, q/e else. q = e/(e+1) if the answer may take
     R ≥ H2(1/(e+1)) bits of private randomness; below, the smaller solution of H2(q) = R, which costs accuracy
-    and saves keys, not privacy. Odds are at most e, also as rounded to multiples of 2**-62.
+    and saves keys, not privacy.
 
     The lower bound of Theorem 7.3.1 for R < H2(1/(e+1)), with q² in the denominator, is wrong: at ε0 = 1,
     R = 0.0114 and K = 1000 this very mechanism has less error. The order is 1/q.
@@ -108,16 +109,12 @@ class LimitedHadamard(FrequencyOracle):
     def blanket(self) -> Blanket:
         """That of its own two answers with limited randomness; else of the masses of Hadamard response.
 
-        Of a random group, and either answer, any three categories make any of the 8 combinations equally
-        likely.
+        Of a random group any three categories make any of the 8 combinations equally likely.
         """
         yes, no = self._answers
         if yes + no < WHOLE:
             return _limited_blanket(local_epsilon=self.local_epsilon, yes=yes, no=no)
-        odds = Mixture.of(self.local_epsilon, share=Fraction(1, 2)).odds
-        law = as_built(
-            ideal_hadamard_response(local_epsilon=self.local_epsilon), categories=self.dim, odds=odds
-        )
+        law = HadamardResponse(local_epsilon=self.local_epsilon, dim=self.dim).blanket()
         eighths = dict.fromkeys(itertools.product((0, 1), repeat=3), law.mass / 8)
         others = RecordTypes.two_level(local_epsilon=self.local_epsilon, shares=eighths)
         return replace(law, outside=0.0, others=others)
@@ -155,13 +152,7 @@ class LimitedHadamard(FrequencyOracle):
 
 def _smaller_probability(entropy: float) -> float:
     """The largest p in [0, 1/2] whose entropy, up to rounding, is at most the given number of bits."""
-    low, high = 0.0, 0.5
-    for _ in range(1100):
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        low, high = (middle, high) if binary_entropy(middle) <= entropy else (low, middle)
-    return low
+    return narrowed(lambda p: binary_entropy(p) <= entropy, 1e-300, 0.5, precision=1e-15)[0]
 
 
 def _limited_blanket(*, local_epsilon: float, yes: int, no: int) -> Blanket:
@@ -198,82 +189,80 @@ def _limited_blanket(*, local_epsilon: float, yes: int, no: int) -> Blanket:
 
 @dataclass(frozen=True, eq=False)
 class LayeredReports:
-    """What the clients of a round make.
+    """What the clients of a round make: reports of the last level, which anybody may see, and keys.
 
-    Attributes:
-        public: reports of the last level; anybody may see them.
-        keys: uint8 (clients, levels): column j turns public reports into those of level j, and gives away as
-            much as they do: send it to that analyst alone.
+    Column j of ``keys``, uint8 (clients, levels), turns public reports into those of level j, and gives away
+    as much as they do: send it to that analyst alone.
     """
 
     public: Reports
     keys: Tensor
 
 
+@dataclass(frozen=True, kw_only=True)
 class MultilevelHadamard:
     r"""Successive refinement of one-bit Hadamard response (Girgis's thesis, section 7.4, Theorem 7.4.1).
 
     For :math:`ε_1 > \dots > ε_d` a client flips the answer of a :class:`~.LimitedHadamard` at ε_1 further,
-    level by level: :math:`Y^j` is a report of ``levels[j - 1]``, whose mechanism sums and accounts it.
-    :math:`Y^d` is public; the analyst of level j gets the key :math:`L^j` for :math:`Y^j = Y^d ⊕ L^j`. What
-    an analyst sees costs ε_j, and a coalition learns what its most trusted member knows, and no more. Flips
-    are rounded so that no level exceeds its ε. A key belongs to its report: put both in one order, or leave
+    level by level: :math:`Y^j` is a report of ``levels[j - 1]``. :math:`Y^d` is public; the analyst of level
+    j gets the key :math:`L^j` for :math:`Y^j = Y^d ⊕ L^j`. What an analyst sees costs ε_j, and a coalition
+    learns what its most trusted member knows. A key belongs to its report: put both in one order, or leave
     reports unshuffled.
-
-    Args:
-        local_epsilons: ε_1 > … > ε_d in nats, each in [1e-9, 500].
     """
 
-    def __init__(self, *, local_epsilons: Sequence[float], dim: int) -> None:
-        if not local_epsilons:
-            raise ValueError("local_epsilons needs at least one level")
-        self._levels = tuple(LimitedHadamard(local_epsilon=epsilon, dim=dim) for epsilon in local_epsilons)
-        epsilons = [level.local_epsilon for level in self._levels]
-        if any(late >= early for early, late in pairwise(epsilons)):
-            raise ValueError(f"local_epsilons must fall from level to level, got {epsilons}")
-        self._steps, self._flips = _cascade(epsilons)
+    local_epsilons: Sequence[float]
+    dim: int
 
-    def __repr__(self) -> str:
-        epsilons = tuple(level.local_epsilon for level in self._levels)
-        return f"{type(self).__name__}(local_epsilons={epsilons!r}, dim={self.dim})"
+    def __post_init__(self) -> None:
+        epsilons = [level.local_epsilon for level in self.levels]
+        if not epsilons or any(late >= early for early, late in pairwise(epsilons)):
+            raise ValueError(f"local_epsilons are one or more that fall from level to level, got {epsilons}")
 
-    @property
+    @cached_property
     def levels(self) -> tuple[LimitedHadamard, ...]:
         """The mechanism of each level, which reads its reports; from the most trusted one to the public."""
-        return self._levels
+        return tuple(LimitedHadamard(local_epsilon=each, dim=self.dim) for each in self.local_epsilons)
 
-    @property
-    def dim(self) -> int:
-        """K, the number of categories."""
-        return self._levels[0].dim
+    @cached_property
+    def _cascade(self) -> tuple[tuple[int, ...], tuple[Fraction, ...]]:
+        """Thresholds of the steps, and the exact probability of a flip after each."""
+        steps, flips = [], []
+        flip = Fraction(0)
+        for level in self.levels:
+            target = 1 / (odds_below(level.local_epsilon) + 1)
+            step = max(math.ceil(WHOLE * (target - flip) / (1 - 2 * flip)), 0)
+            flip += Fraction(step, WHOLE) * (1 - 2 * flip)
+            steps.append(step)
+            flips.append(flip)
+        return tuple(steps), tuple(flips)
 
     @property
     def flip_probabilities(self) -> tuple[Fraction, ...]:
         """Exact probability with which each level's answer is flipped, at least 1/(e^ε + 1)."""
-        return self._flips
+        return self._cascade[1]
 
     @property
     def randomness_bits(self) -> float:
         """Σ H2(q_j): entropy of a client's noise, in bits."""
-        return math.fsum(binary_entropy(step / WHOLE) for step in self._steps)
+        return math.fsum(binary_entropy(step / WHOLE) for step in self._cascade[0])
 
     @property
     def separate_randomness_bits(self) -> float:
         """Σ H2(z_j): what a report for every analyst on its own would take, in bits."""
-        return math.fsum(binary_entropy(float(flip)) for flip in self._flips)
+        return math.fsum(binary_entropy(float(flip)) for flip in self.flip_probabilities)
 
     def randomize(self, x: Tensor, *, randomness: Randomness | None = None) -> LayeredReports:
         """Report each client's category, (clients,) integers in [0, dim), once for all levels."""
         randomness = secure(randomness)
-        reports = self._levels[0].randomize(x, randomness=randomness)
-        steps = torch.tensor([*self._steps[1:], 0], device=x.device).expand(len(x), len(self._levels))
+        reports = self.levels[0].randomize(x, randomness=randomness)
+        steps = torch.tensor([*self._cascade[0][1:], 0], device=x.device).expand(len(x), len(self.levels))
         noise = randomness.bernoulli(steps).to(torch.uint8)
         keys = noise.flip(1).cumsum(dim=1, dtype=torch.int64).flip(1).bitwise_and_(1).to(torch.uint8)
         return LayeredReports(public=_flipped(reports, keys[:, 0]), keys=keys)
 
     def unlock(self, public: Reports, key: Tensor) -> Reports:
         """The reports of the level that a key (clients,), in their order, belongs to: Y^j = Y^d ⊕ L^j."""
-        self._levels[0].layout.check(public)
+        self.levels[0].layout.check(public)
         bits = checked_categories(key, categories=2)
         if len(bits) != len(public):
             raise ValueError(f"a key has a bit for each of {len(public)} reports, got {len(bits)}")
@@ -283,16 +272,3 @@ class MultilevelHadamard:
 def _flipped(reports: Reports, bits: Tensor) -> Reports:
     groups, answers = (field.values for field in reports.fields)
     return reports.layout.reports(groups, answers.to(torch.int64) ^ bits.to(answers.device))
-
-
-def _cascade(local_epsilons: Sequence[float]) -> tuple[tuple[int, ...], tuple[Fraction, ...]]:
-    """Thresholds of the steps, and the exact probability of a flip after each."""
-    steps, flips = [], []
-    flip = Fraction(0)
-    for epsilon in local_epsilons:
-        target = 1 / (odds_below(epsilon) + 1)
-        step = max(math.ceil(WHOLE * (target - flip) / (1 - 2 * flip)), 0)
-        flip += Fraction(step, WHOLE) * (1 - 2 * flip)
-        steps.append(step)
-        flips.append(flip)
-    return tuple(steps), tuple(flips)

@@ -1,8 +1,8 @@
 """Vectors plus noise on every coordinate, on a public grid (``docs/proofs/mechanisms.md``, section 6).
 
 A real number plus real noise, computed in floating point, shows the number in its low digits (Mironov 2012).
-So nothing here leaves a client but whole numbers, multiples of a public step h: a code in [0, 2·limit]. Those
-beyond ±limit are moved onto it, which is post-processing, with a probability that each mechanism states.
+So nothing leaves a client but multiples of a public step h, as codes in [0, 2·limit]; those beyond ±limit are
+moved onto it, which is post-processing, with a probability that each mechanism states.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from shuffle_plugins.accounting import (
     Sampling,
     ShuffleRound,
 )
-from shuffle_plugins.accounting.numerics.search import zero_between
+from shuffle_plugins.accounting.numerics.search import narrowed, zero_between
+from shuffle_plugins.accounting.rounds.sums import delta_of_gaussian
 from shuffle_plugins.compressors.quantization import stochastic_round
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
+from shuffle_plugins.core.checks import in_range, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.core.packing import compact_dtype
-from shuffle_plugins.core.ranges import in_range, whole_number
 from shuffle_plugins.core.rows import rows_at_once
 from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.discrete_sampling import MAX_SIGMA, discrete_gaussian, discrete_laplace
@@ -60,7 +61,10 @@ _LOUDEST_BLANKET = 150.0  # keeps products of the blanket's weights in float64's
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GridNoise(LocalRandomizer):
-    """A randomizer whose report is, per coordinate, a noisy multiple of a public step, in so many bits."""
+    """A randomizer whose report is, per coordinate, a noisy multiple of a public step, in so many bits.
+
+    Rows are rounded to whole steps without bias, unless a mechanism says otherwise.
+    """
 
     bits: int
 
@@ -69,9 +73,42 @@ class GridNoise(LocalRandomizer):
     def step(self) -> float:
         """h, the grid's step, in the units of a row."""
 
+    @property
+    @abstractmethod
+    def _noise_variance(self) -> float:
+        """Of one coordinate, in squared steps."""
+
     @abstractmethod
     def _noisy(self, scaled: Tensor, randomness: Randomness) -> Tensor:
         """Whole numbers, int64: the float64 rows in units of the step, with noise."""
+
+    @abstractmethod
+    def _log_mass(self, multiples: Tensor, centre: Tensor) -> Tensor:
+        """Log-probability of a multiple where the noise is added to ``centre``, perhaps up to a constant."""
+
+    @property
+    def worst_variance(self) -> float:
+        """The noise's variance, and at most h²/4 per coordinate or, in all, h times the largest ℓ1 norm."""
+        longest = self.radius / self.step * (1.0 if self.norm is Norm.L1 else math.sqrt(self.dim))
+        return (self.dim * self._noise_variance + min(self.dim / 4, longest)) * self.step**2
+
+    def variance(self, x: Tensor | Rows) -> Tensor:
+        """E‖R(x) - x‖² of each row: noise, and h²·f(1 - f) where x/h has fraction f."""
+        rows = self.check_rows(x)
+        spread = torch.empty(rows.num_rows, dtype=torch.float64, device=rows.device)
+        for start, stop in self._chunks(rows.num_rows, rows.device):
+            fraction = self._scaled(rows.narrow(start, stop))
+            fraction.sub_(fraction.floor())
+            spread[start:stop] = fraction.mul_(1 - fraction).sum(dim=1)
+        return spread.add_(self.dim * self._noise_variance).mul_(self.step**2)
+
+    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
+        """Of whole steps around x (dim,), each as likely as rounding makes it."""
+        multiples = self._multiples(reports)
+        below, fraction = self._whole_around(x)
+        low = self._log_mass(multiples, below) + torch.log1p(-fraction)
+        high = self._log_mass(multiples, below + 1) + fraction.log()
+        return torch.logaddexp(low, high).sum(dim=1)
 
     @property
     def limit(self) -> int:
@@ -142,31 +179,15 @@ class GridNoise(LocalRandomizer):
         below = scaled.floor()
         return below, scaled - below
 
-    def _rounding_variance(self, x: Rows) -> Tensor:
-        spread = torch.zeros(x.num_rows, dtype=torch.float64, device=x.device)
-        for start, stop in self._chunks(x.num_rows, x.device):
-            fraction = self._scaled(x.narrow(start, stop))
-            fraction.sub_(fraction.floor())
-            spread[start:stop] = fraction.mul_(1 - fraction).sum(dim=1)
-        return spread
-
 
 @dataclass(frozen=True, kw_only=True)
 class LaplaceGrid:
-    """One discrete Laplace mechanism, of scale T in units of its step, exactly.
-
-    Attributes:
-        whole_radius: the radius in steps if it is a whole number, in one dimension; else None.
-    """
+    """One discrete Laplace mechanism, of scale T in units of its step, exactly."""
 
     scale: Fraction
     radius_in_steps: float
     whole_radius: int | None
-
-    @property
-    def noise_variance(self) -> float:
-        """1/(2·sinh²(1/(2T))), in squared steps."""
-        return 0.5 / math.sinh(0.5 / float(self.scale)) ** 2
+    """The radius in steps if it is a whole number, in one dimension."""
 
 
 @lru_cache(maxsize=256)
@@ -188,10 +209,7 @@ def laplace_grid(*, local_epsilon: float, dim: int, bits: int) -> LaplaceGrid:
 
 @lru_cache(maxsize=256)
 def grid_blanket(*, local_epsilon: float, dim: int, bits: int = 12) -> Blanket:
-    """The discrete Laplace blanket in one dimension, the generic one as a bound in more.
-
-    The generic one also where ε0 is above 150, or so small that the step is longer than the radius.
-    """
+    """The discrete Laplace blanket in one dimension; else, and above ε0 = 150, the generic one as a bound."""
     grid = laplace_grid(local_epsilon=local_epsilon, dim=dim, bits=bits)
     whole = grid.whole_radius
     if whole is None or local_epsilon > _LOUDEST_BLANKET or whole > 1 << 21:
@@ -222,10 +240,9 @@ def grid_blanket(*, local_epsilon: float, dim: int, bits: int = 12) -> Blanket:
 class DiscreteLaplace(GridNoise):
     """x/h rounded to whole numbers without bias, plus noise with P[k] ∝ :math:`e^{-|k|/T}`, per coordinate.
 
-    ε0 holds for the whole l1 ball and the rounding in it, exactly. The noise's variance is about
-    :math:`e^{1/(2T)}` times that of the Laplace mechanism, 2·(2r/ε0)², with T about
-    :math:`2^{bits-1}/(28 + ε_0/2)`. A coordinate is cut at the last code with probability below e^-28, a bias
-    below 1e-12 of the noise's scale, which is not removed.
+    ε0 holds for the whole l1 ball and the rounding in it, exactly. The variance is about :math:`e^{1/(2T)}`
+    times the Laplace mechanism's, 2·(2r/ε0)², T about :math:`2^{bits-1}/(28 + ε_0/2)`. A coordinate is cut
+    with probability below e^-28, a bias below 1e-12 of the noise's scale, which is not removed.
 
     Source: Ghosh, Roughgarden, Sundararajan 2009; Canonne, Kamath, Steinke 2020.
 
@@ -248,15 +265,9 @@ class DiscreteLaplace(GridNoise):
         return self.radius / self.grid.radius_in_steps
 
     @property
-    def worst_variance(self) -> float:
-        """The noise's variance, and at most h²/4 per coordinate or r·h in all for rounding."""
-        rounding = min(self.dim / 4, self.grid.radius_in_steps)
-        return (self.dim * self.grid.noise_variance + rounding) * self.step**2
-
-    def variance(self, x: Tensor | Rows) -> Tensor:
-        """E‖R(x) - x‖² of each row: noise, and h²·f(1 - f) where x/h has fraction f."""
-        rounding = self._rounding_variance(self.check_rows(x))
-        return rounding.add_(self.dim * self.grid.noise_variance).mul_(self.step**2)
+    @override
+    def _noise_variance(self) -> float:
+        return 0.5 / math.sinh(0.5 / float(self.grid.scale)) ** 2
 
     @override
     def blanket(self) -> Blanket:
@@ -269,22 +280,14 @@ class DiscreteLaplace(GridNoise):
         return self.layout.reports(torch.arange(2 * self.limit + 1, dtype=compact_dtype(self.bits)))
 
     @override
-    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
-        multiples = self._multiples(reports)
-        below, fraction = self._whole_around(x)
-        low = self._log_mass(multiples, below) + torch.log1p(-fraction)
-        high = self._log_mass(multiples, below + 1) + fraction.log()
-        return torch.logaddexp(low, high).sum(dim=1)
-
-    @override
     def _noisy(self, scaled: Tensor, randomness: Randomness) -> Tensor:
         edge, scale = self.grid.radius_in_steps, self.grid.scale
         rounded = stochastic_round(scaled.clamp_(-edge, edge), randomness=randomness)
         noise = discrete_laplace(rounded.numel(), scale=scale, randomness=randomness, device=rounded.device)
         return rounded.add_(noise.reshape(rounded.shape))
 
+    @override
     def _log_mass(self, multiples: Tensor, centre: Tensor) -> Tensor:
-        """Log-probability of a multiple when the noise is added to ``centre`` and cut at ±limit."""
         rate = 1 / float(self.grid.scale)
         distance = (multiples - centre).abs().mul_(-rate)
         at_end, inside = -math.log1p(math.exp(-rate)), math.log(math.tanh(rate / 2))
@@ -295,40 +298,36 @@ class DiscreteLaplace(GridNoise):
 class Laplace(DiscreteLaplace):
     """The Laplace mechanism: noise of scale 2·radius/ε0 on every coordinate of a vector in the l1 ball.
 
-    :class:`~.DiscreteLaplace` on a grid of about 2**-14 of the noise's scale, 20 bits per coordinate, with
-    the same variance up to 1e-4 and an exact ε0. Source: Dwork, McSherry, Nissim, Smith 2006.
+    :class:`~.DiscreteLaplace` on a grid of about 2**-14 of the noise's scale, of the same variance up to
+    1e-4. Source: Dwork, McSherry, Nissim, Smith 2006.
     """
 
     name: ClassVar[str] = "laplace"
     bits: int = field(init=False, repr=False, default=FINE_BITS)
 
 
-def gaussian_delta(ratio: float, *, epsilon: float) -> float:
-    """The least δ of noise whose standard deviation is ``ratio`` times the distance of the records.
+def _least_delta(ratio: float, *, epsilon: float) -> float:
+    """δ of noise whose standard deviation is ``ratio`` times the distance of the records.
 
-    Balle, Wang 2018, Theorem 8. With the step μ = 1/ratio and z = ε·ratio − μ/2 it is φ(z)·(M(z) − M(z + μ)),
-    M the Mills ratio; for a small μ the difference is taken as the integral of M' = z·M − 1.
+    For a small step μ = 1/ratio, of which two tails would cancel: with M the Mills ratio and z = ε·ratio −
+    μ/2, φ(z)·(M(z) − M(z + μ)), the difference taken as the integral of M' = z·M − 1.
     """
     half, shift = 0.5 / ratio, epsilon * ratio
-    if half < 0.005:
-        places = shift - half + half * (1 + NODES)
-        slopes = 1 - places * math.sqrt(math.pi / 2) * special.erfcx(places / math.sqrt(2))
-        density = math.exp(-0.5 * (shift - half) ** 2) / math.sqrt(2 * math.pi)
-        return density * half * float(WEIGHTS @ slopes)
-    log_first = float(special.log_ndtr(half - shift))
-    log_second = epsilon + float(special.log_ndtr(-half - shift))
-    return math.exp(log_first) * -math.expm1(log_second - log_first)
+    if half >= 0.005:
+        return delta_of_gaussian(epsilon, mu=1 / ratio)[1]
+    places = shift - half + half * (1 + NODES)
+    slopes = 1 - places * math.sqrt(math.pi / 2) * special.erfcx(places / math.sqrt(2))
+    density = math.exp(-0.5 * (shift - half) ** 2) / math.sqrt(2 * math.pi)
+    return density * half * float(WEIGHTS @ slopes)
 
 
 @lru_cache(maxsize=256)
 def noise_ratio(*, local_epsilon: float, local_delta: float) -> float:
-    """Standard deviation of the least Gaussian noise that is (ε0, δ0)-private, per unit of distance; rounded
-    up.
-    """
+    """Standard deviation of the least (ε0, δ0)-private Gaussian noise per unit of distance, rounded up."""
     epsilon, delta = checks.local_epsilon(local_epsilon), _checked_delta("local_delta", local_delta)
 
     def excess(log_ratio: float) -> float:
-        found = gaussian_delta(math.exp(log_ratio), epsilon=epsilon)
+        found = _least_delta(math.exp(log_ratio), epsilon=epsilon)
         return math.log(max(found, 1e-300) / delta)
 
     return math.exp(zero_between(excess, -8.0, 72.0, xtol=1e-13, rtol=1e-13)) * (1 + _MARGIN)
@@ -336,13 +335,12 @@ def noise_ratio(*, local_epsilon: float, local_delta: float) -> float:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ApproximateNoise(GridNoise):
-    """Noise on the l2 ball whose reports are (ε0, δ0)-LDP: ε0 alone does not describe them.
+    """Noise on the l2 ball whose reports are (ε0, δ0)-LDP.
 
-    They are accounted by the likelihoods of the noise:
-    :class:`~shuffle_plugins.accounting.GaussianReportsRound`. A number (dim 1) has a blanket of its own as
-    well, whose cut tail is charged instead of δ0. Epochs, check-ins, rounds of few reports and little noise
-    go through (ε0, δ0), which charges δ0 once for every report of a round: for these choose δ0 far below the
-    δ that is wanted, divided by the reports.
+    They are accounted by the likelihoods of the noise
+    (:class:`~shuffle_plugins.accounting.GaussianReportsRound`), a number (dim 1) also by its own blanket,
+    whose cut tail is charged instead of δ0. Epochs, check-ins, rounds of few reports and little noise charge
+    δ0 for every report of a round: for these choose δ0 far below the δ that is wanted, over the reports.
 
     Attributes:
         local_delta: δ0 of one report, in [1e-30, 0.1].
@@ -370,8 +368,7 @@ class ApproximateNoise(GridNoise):
     def blanket(self) -> Blanket:
         """That of scalar Gaussian noise, at dim 1; its ``local_epsilon`` is where its weights are cut.
 
-        At dim 2 and more, or with too little noise for its weights to be represented, refused: use
-        :meth:`round`.
+        At dim 2 and more, or with too little noise, refused: use :meth:`round`.
         """
         if self.dim > 1:
             raise ValueError(
@@ -415,15 +412,14 @@ class Gaussian(ApproximateNoise):
     """x + N(0, σ²) on every coordinate, σ by the analytic calibration for records at distance 2·radius.
 
     The noisy value is rounded to the nearest multiple of the step :math:`h = (r + 10σ)/(2^{bits-1} - 1)`,
-    which is post-processing; it adds h²/12 to the variance. A coordinate is cut 10σ beyond the ball with
-    probability below 2e-23, a bias below 2e-24·σ, which is not removed. The noise itself has no end
-    (:meth:`.Randomness.normal`). ε0 and δ0 are proved for ideal real arithmetic; noise and sum are float64,
-    and a grid 2**30 times coarser hides which doubles are possible. :class:`~.DiscreteGaussian` is exact.
+    which adds h²/12 to the variance. A coordinate is cut with probability below 2e-23, a bias below 2e-24·σ,
+    which is not removed. ε0 and δ0 are proved for ideal real arithmetic; noise and sum are float64, and a
+    grid 2**30 times coarser hides which doubles are possible. :class:`~.DiscreteGaussian` is exact.
 
     Source: Balle, Wang 2018, Theorem 8.
 
     Attributes:
-        bits: bits per coordinate, in [8, 24].
+        bits: per coordinate, in [8, 24].
     """
 
     name: ClassVar[str] = "gaussian"
@@ -444,9 +440,14 @@ class Gaussian(ApproximateNoise):
         return (self.radius + 10.0 * self.sigma) / self.limit
 
     @property
+    @override
+    def _noise_variance(self) -> float:
+        return (self.sigma / self.step) ** 2 + 1 / 12
+
+    @property
     def worst_variance(self) -> float:
         """dim·(σ² + h²/12), whatever the row."""
-        return self.dim * (self.sigma**2 + self.step**2 / 12)
+        return self.dim * self._noise_variance * self.step**2
 
     @override
     def variance(self, x: Tensor | Rows) -> Tensor:
@@ -456,8 +457,11 @@ class Gaussian(ApproximateNoise):
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
         """Log-density of each report as a Gaussian around x (dim,), up to a constant, (reports,) float64."""
         below, fraction = self._whole_around(x)
-        residual = self._multiples(reports) - below - fraction
-        return residual.mul_(self.step / self.sigma).square_().sum(dim=1).mul_(-0.5)
+        return self._log_mass(self._multiples(reports), below + fraction).sum(dim=1)
+
+    @override
+    def _log_mass(self, multiples: Tensor, centre: Tensor) -> Tensor:
+        return (multiples - centre).mul_(self.step / self.sigma).square_().mul_(-0.5)
 
     @override
     def _sigma_per_radius(self) -> float:
@@ -510,8 +514,7 @@ def rounded_distance(radius_in_steps: float, *, dim: int, miss: float) -> float:
 def gaussian_grid(*, local_epsilon: float, local_delta: float, dim: int, bits: int | None) -> GaussianGrid:
     """The finest grid on which ±(radius + 9.5σ) has codes of so many bits; refused if none is fine enough.
 
-    Without ``bits``: the fewest on which rounding adds no more than 1 % to the variance, or, where σ would
-    exceed what can be sampled, the best that can.
+    Without ``bits``: the fewest on which rounding adds no more than 1 % to the variance, or the best.
     """
     # A thousandth of δ0 is spent on rows that rounding makes too long.
     ratio = noise_ratio(local_epsilon=local_epsilon, local_delta=local_delta * (1 - 1e-3))
@@ -525,13 +528,10 @@ def gaussian_grid(*, local_epsilon: float, local_delta: float, dim: int, bits: i
             noise = sigma(radius)
             return noise <= MAX_SIGMA and radius + 9.5 * noise + 1 <= (1 << (width - 1)) - 1
 
-        low, high = -20.0, 40.0
-        if not fits(2.0**low):
+        if not fits(2.0**-20):
             return None
-        for _ in range(80):
-            middle = (low + high) / 2
-            low, high = (middle, high) if fits(2.0**middle) else (low, middle)
-        return GaussianGrid(sigma=sigma(2.0**low), radius_in_steps=2.0**low, bits=width)
+        radius, _ = narrowed(fits, 2.0**-20, 2.0**40, precision=1e-15)
+        return GaussianGrid(sigma=sigma(radius), radius_in_steps=radius, bits=width)
 
     def loss(grid: GaussianGrid) -> float:
         return grid.sigma / (2 * ratio * grid.radius_in_steps)
@@ -556,8 +556,8 @@ def gaussian_grid(*, local_epsilon: float, local_delta: float, dim: int, bits: i
 class DiscreteGaussian(ApproximateNoise):
     """x/h rounded to whole numbers without bias, plus noise with P[k] ∝ :math:`e^{-k^2/(2σ^2)}`.
 
-    (ε0, δ0) holds for the whole l2 ball and the rounding in it; no float decides. A coordinate is cut 9.5σ
-    beyond the ball with probability below 1e-20, a bias below 1e-21·σ, which is not removed.
+    (ε0, δ0) holds for the whole l2 ball and the rounding in it; no float decides. A coordinate is cut with
+    probability below 1e-20, a bias below 1e-21·σ, which is not removed.
 
     Source: Canonne, Kamath, Steinke 2020.
 
@@ -575,7 +575,7 @@ class DiscreteGaussian(ApproximateNoise):
 
     @cached_property
     def grid(self) -> GaussianGrid:
-        """The noise, the radius in steps, the bits."""
+        """Noise, radius and bits."""
         return gaussian_grid(
             local_epsilon=self.local_epsilon, local_delta=self.local_delta, dim=self.dim, bits=self.bits
         )
@@ -591,33 +591,23 @@ class DiscreteGaussian(ApproximateNoise):
         return self.grid.sigma * self.step
 
     @property
-    def worst_variance(self) -> float:
-        """The noise's variance, and at most h²/4 per coordinate or √dim·r·h in all for rounding."""
-        rounding = min(self.dim / 4, math.sqrt(self.dim) * self.grid.radius_in_steps)
-        return self.dim * self.sigma**2 + rounding * self.step**2
+    @override
+    def _noise_variance(self) -> float:
+        return float(self.grid.sigma**2)
 
     @override
-    def variance(self, x: Tensor | Rows) -> Tensor:
-        rounding = self._rounding_variance(self.check_rows(x))
-        return rounding.mul_(self.step**2).add_(self.dim * self.sigma**2)
-
-    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
-        """Up to a constant; the two outermost codes, where values beyond are cut, are taken as they are."""
-        multiples = self._multiples(reports)
-        below, fraction = self._whole_around(x)
-        low = (multiples - below).square_().mul_(-0.5 / self.grid.sigma**2)
-        high = (multiples - below - 1).square_().mul_(-0.5 / self.grid.sigma**2)
-        return torch.logaddexp(low + torch.log1p(-fraction), high + fraction.log()).sum(dim=1)
+    def _log_mass(self, multiples: Tensor, centre: Tensor) -> Tensor:
+        # The two outermost codes, where values beyond are cut, are taken as they are.
+        return (multiples - centre).square_().mul_(-0.5 / self.grid.sigma**2)
 
     @override
     def _sigma_per_radius(self) -> float:
         return self.grid.continuous_sigma / math.ceil(self.grid.radius_in_steps)
 
+    @override
     def _radius_per_sigma(self) -> float:
-        """Of rounded records, whose length exceeds this with probability below 1e-34.
-
-        By Hoeffding's inequality for each random part (``docs/proofs/sums.md``, "Rounding").
-        """
+        # Rounded records are longer with probability below 1e-34, by Hoeffding's inequality for each random
+        # part (docs/proofs/sums.md, "Rounding").
         radius, log_miss = self.grid.radius_in_steps, 80.0
         likely = radius**2 + 2 * radius * math.sqrt(log_miss / 2)
         likely += self.dim / 4 + math.sqrt(self.dim * log_miss / 2)

@@ -1,4 +1,4 @@
-"""Blankets of scalar records released with additive noise: Laplace, discrete Laplace, Gaussian.
+"""Blankets of scalar records released with additive noise, discrete Laplace or Gaussian.
 
 For these the two ends of an interval are the worst pair of records at every ε (``docs/proofs/noise.md``,
 Theorem 2). Continuous weights are spread over a few levels at equal mean, which is an upper bound.
@@ -17,29 +17,13 @@ from shuffle_plugins.accounting import Atoms, Blanket, Floats
 from shuffle_plugins.accounting.pairs.reports import most_telling, read_coarsely
 from shuffle_plugins.core import checks
 
-_LINE_CELLS, _AXIS_CELLS = 4096, 48  # in which reports about a number, or on one of several axes, are read
+_LINE_CELLS = 4096  # in which reports about a number are read
 _CELLS_ACROSS = 800  # of records in an l1 ball, along the axis of everybody else's
 _IN_ORDER = np.tri(_CELLS_ACROSS + 1, dtype=np.bool_).T  # of two records the first is no further along it
 _CELLS = 1 << 13  # in which continuous weights are counted first
 _MOST_LEVELS = 96
 _LARGEST_LOG_WEIGHT = 150.0  # keeps products of weights in float64's range
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(8)  # exact to the last digit in cells of a few tenths
-
-
-def laplace_blanket(local_epsilon: float) -> Blanket:
-    """Laplace noise on an interval: x in [−1, 1] is released as x + Laplace(2/ε0), ε0 at most 150.
-
-    Under the blanket, of mass e^(−ε0/2), a weight has density e^(−ε0/2)·r^(−3/2)/4 on (1, e^ε0) and an atom
-    of mass e^(−ε0)/2 at e^ε0. Balle, Bell, Gascón, Nissim 2019, §5.
-    """
-    checks.number("local_epsilon", local_epsilon, above=0, at_most=_LARGEST_LOG_WEIGHT)
-    log_weights = np.linspace(0.0, local_epsilon, _CELLS + 1)
-    # From weight a to b: ω mass e^(−ε0/2)/2·(a^(−1/2) − b^(−1/2)), record's e^(−ε0/2)/2·(b^(1/2) − a^(1/2)).
-    gap = np.diff(log_weights) / 2
-    rising = -np.expm1(-gap) / 2
-    blanket = rising * np.exp(-(local_epsilon + log_weights[:-1]) / 2)
-    record = rising * np.exp((log_weights[1:] - local_epsilon) / 2)
-    return _on_levels(log_weights, blanket, record, last=math.exp(-local_epsilon) / 2, tail=0.0)
 
 
 def discrete_laplace_blanket(*, local_epsilon: float, steps: int) -> Blanket:
@@ -72,9 +56,8 @@ def discrete_laplace_blanket(*, local_epsilon: float, steps: int) -> Blanket:
 def discrete_laplace_instances(*, rate: float, steps: int, axes: int) -> tuple[Atoms, ...]:
     """The instances of noise P[k] ∝ e^(−rate·|k|) on whole numbers that tell most: on a line, and on axes.
 
-    Records are ``steps`` apart on a line, and everybody else's is between them. With more coordinates records
-    may also be half as far from 0 on axes, which tells more in large rounds: one on each of two and everybody
-    else's at 0, opposite to one of them, or on a third; or both on one, and everybody else's on another.
+    Records are ``steps`` apart on a line, and everybody else's is between them; or all are half as far from 0
+    on axes, which tells more in large rounds.
     """
     places = sorted({round(steps * i / 16) for i in range(9)})  # of everybody else
     edges = np.unique(np.round(np.linspace(0, steps, _LINE_CELLS + 1)).astype(np.int64))
@@ -87,7 +70,7 @@ def discrete_laplace_instances(*, rate: float, steps: int, axes: int) -> tuple[A
     found: tuple[Atoms, ...] = (most_telling(candidates),)
     half = steps // 2
     if axes > 1 and half:
-        edges = np.unique(np.round(np.linspace(0, 2 * half, _AXIS_CELLS + 1)).astype(np.int64))
+        edges = np.unique(np.round(np.linspace(0, 2 * half, 49)).astype(np.int64))
         edges = np.union1d(edges, [half])
         low, middle, high = (_line_masses(rate, edges, place) for place in (0, half, 2 * half))
         one = np.ones(1)
@@ -134,7 +117,7 @@ def discrete_laplace_information(*, local_epsilon: float, steps: int) -> float:
 def laplace_ball_information(*, rate: float, radius: float, dim: int) -> float:
     """How much a report tells of vectors of an l1 ball, at most (section 8 of the proofs on noise).
 
-    ``rate`` is how fast the noise falls, in nats per step, and ``radius`` is in steps; dim is at least 2.
+    The noise falls by ``rate`` nats per step; ``radius`` is in steps, and dim at least 2.
     """
     spread = min(radius, dim / 4)  # variance of the rounded vector's norm, at most
     candidates = []
@@ -175,8 +158,8 @@ def _whole_ball_information(radius: float, rate: float, *, every: int = 1) -> fl
 def gaussian_blanket(*, sigma: float, radius: float, tail: float = 1e-18) -> Blanket:
     """Gaussian noise on an interval: x in [−radius, radius] is released as x + N(0, sigma²).
 
-    Its weights have no bound. They are cut at a level, which becomes the blanket's ``local_epsilon``; the
-    mass of the client's own report above it is the blanket's ``tail``, at most the one given, in (0, 0.01].
+    Its weights have no bound. They are cut at the blanket's ``local_epsilon``; the mass of the client's own
+    report above it is the blanket's ``tail``, at most the one given, in (0, 0.01].
     """
     checks.number("sigma", sigma, above=0)
     checks.number("radius", radius, above=0)
@@ -199,11 +182,7 @@ def gaussian_blanket(*, sigma: float, radius: float, tail: float = 1e-18) -> Bla
 
 @lru_cache(maxsize=256)
 def gaussian_instance(*, sigma: float, radius: float) -> Atoms:
-    """The instance of records ±radius plus N(0, sigma²), rounded to whole numbers; both are in steps.
-
-    Everybody else holds −radius: a third record tells most at one of the ends (section 4 of the proofs on
-    noise).
-    """
+    """That of records ±radius plus N(0, sigma²), in whole steps; everybody else holds −radius."""
     return _gaussian_cells(sigma, ((radius, 1.0),))
 
 
@@ -280,13 +259,8 @@ def _on_levels(
 ) -> Blanket:
     """Spread one edge of a blanket over levels of r, at equal mean.
 
-    Args:
-        log_weights: increasing logs of r, from 0 to the largest, shape (cells + 1,).
-        blanket: ω mass between neighbours, shape (cells,).
-        record: the record's own mass there, r times as much.
-        last: ω mass at the largest weight.
-        tail: what was cut.
-        low: ω mass at (1, 1).
+    Between neighbours of increasing ``log_weights`` from 0 on there are ω masses ``blanket`` and the record's
+    own masses ``record``, r times as much; ω has mass ``last`` at the largest weight and ``low`` at (1, 1).
     """
     weights = np.exp(log_weights)
     with np.errstate(invalid="ignore", divide="ignore"):

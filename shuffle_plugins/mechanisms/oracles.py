@@ -2,8 +2,7 @@
 
 Category c is counted by ([y ∈ L_c] - b)/(a - b) with a the probability that a report supports its own
 category and b that it supports another one. A mechanism is its likely sets L_c and its sampler. Every report
-has just two likelihoods, in the ratio e^ε0, and any two categories have the same law. ``ideal_…`` are
-blankets in real arithmetic.
+has just two likelihoods, in the ratio e^ε0, and any two categories have the same law.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -24,8 +22,8 @@ from shuffle_plugins.accounting.pairs.reports import two_level_atoms
 from shuffle_plugins.compressors.hadamard import hadamard_scatter, hadamard_signs, padded_dim
 from shuffle_plugins.compressors.quantization import flip_threshold, odds_below
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
+from shuffle_plugins.core.checks import whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.ranges import whole_number
 from shuffle_plugins.core.rows import rows_at_once
 from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, FrequencyOracle
 from shuffle_plugins.randomness.chacha import WHOLE
@@ -36,48 +34,51 @@ RANK_BITS = 62
 _LARGEST_TABLE = 1 << 12  # of binomials that is looked up; computed beyond
 
 
-def _likely_sets(
-    local_epsilon: float, share: Callable[[int, int, int], float], *, alike: bool = True
-) -> Blanket:
-    """The blanket of which ``share(a, b, c)`` is likely, or not, for each of two records and a third.
-
-    ``alike``: any three categories have these shares; they then bound what the others' records make of a
-    round.
-    """
-    shares = {kinds: share(*kinds) for kinds in itertools.product((0, 1), repeat=3)}
-    law = Blanket(
-        local_epsilon=checks.local_epsilon(local_epsilon),
-        differing=shares[1, 0, 0] + shares[1, 0, 1],
-        low=shares[0, 0, 0] + shares[0, 0, 1],
-        high=shares[1, 1, 0] + shares[1, 1, 1],
-        outside=shares[1, 0, 0],
-    )
-    if not alike:
-        return law
-    instance = two_level_atoms(local_epsilon=local_epsilon, shares=shares)
-    types = RecordTypes.two_level(local_epsilon=local_epsilon, shares=shares)
-    return replace(law, instances=(instance,), others=types)
-
-
-def as_built(ideal: Blanket, *, categories: int, odds: Fraction) -> Blanket:
-    """The blanket of an oracle whose probabilities are rounded to multiples of 2**-62.
-
-    Where these do not follow ε0 the oracle is a post-processing of the one at ε0, whose blanket holds as a
-    bound. ``odds`` are the largest of a report, as they are rounded. Of two categories, no third record hides
-    nobody.
-    """
-    if math.log1p(float(odds - 1)) < ideal.local_epsilon * (1 - 1e-6):
-        return replace(ideal, exact=False, outside=0.0, instances=())
-    return ideal if categories > 2 else replace(ideal, outside=0.0, instances=())
-
-
 class SupportOracle(FrequencyOracle):
     """An oracle whose reports are counted by the categories that they support."""
+
+    _alike: ClassVar[bool] = True  # any three categories have the same shares
 
     @property
     @abstractmethod
     def _rates(self) -> tuple[float, float, float, float]:
         """a, 1 - a, b and a - b, none of them a difference that cancels."""
+
+    @property
+    @abstractmethod
+    def _odds(self) -> Fraction:
+        """The largest of a report, as probabilities are rounded."""
+
+    @abstractmethod
+    def _share(self, one: int, other: int, third: int) -> float:
+        """The blanket's mass of reports that are likely, or not, for each of three categories."""
+
+    @property
+    def _exact(self) -> bool:
+        """False where probabilities, multiples of 2**-62, do not follow ε0.
+
+        The oracle is then a post-processing of the one at ε0, whose blanket holds as a bound.
+        """
+        return math.log1p(float(self._odds - 1)) >= self.local_epsilon * (1 - 1e-6)
+
+    @override
+    def blanket(self) -> Blanket:
+        """The masses of its likely sets. Of two categories there is no third record, which hides nobody."""
+        epsilon, thirds = self.local_epsilon, self._exact and self.dim > 2
+        shares = {kinds: self._share(*kinds) for kinds in itertools.product((0, 1), repeat=3)}
+        law = Blanket(
+            local_epsilon=epsilon,
+            differing=shares[1, 0, 0] + shares[1, 0, 1],
+            low=shares[0, 0, 0] + shares[0, 0, 1],
+            high=shares[1, 1, 0] + shares[1, 1, 1],
+            outside=shares[1, 0, 0] if thirds else 0.0,
+            exact=self._exact,
+        )
+        if not self._alike:
+            return law
+        instances = (two_level_atoms(local_epsilon=epsilon, shares=shares),) if thirds else ()
+        types = RecordTypes.two_level(local_epsilon=epsilon, shares=shares)
+        return replace(law, instances=instances, others=types)
 
     @abstractmethod
     def _supporters(self, reports: Reports) -> Tensor:
@@ -99,8 +100,8 @@ class SupportOracle(FrequencyOracle):
 class Mixture:
     r"""With probability γ a report is uniform among those likely for x, otherwise uniform among all.
 
-    A likely report is :math:`1 + γ/((1-γ)\,share)` times as probable as another one. γ is ``kept``/2**62,
-    rounded down, so these odds never exceed e^ε0; ``share`` is the part of all reports that is likely for x.
+    γ is ``kept``/2**62, rounded down, so that odds never exceed e^ε0; ``share`` is the part of all reports
+    that is likely for x.
     """
 
     kept: int
@@ -108,9 +109,7 @@ class Mixture:
 
     @classmethod
     def of(cls, local_epsilon: float, *, share: Fraction) -> Mixture:
-        r"""The largest γ within ε0, :math:`γ \le (e^{ε_0}-1)\,share / (1 + (e^{ε_0}-1)\,share)`; at least
-        2**-62.
-        """
+        """The largest γ within ε0; at least 2**-62."""
         weight = (odds_below(checks.local_epsilon(local_epsilon)) - 1) * share
         kept = math.floor(WHOLE * weight / (1 + weight))
         if kept < 1:
@@ -132,7 +131,7 @@ class Mixture:
 
     @property
     def odds(self) -> Fraction:
-        """How much more probable a likely report is than another one, at most e^ε0."""
+        """Of a likely report over another one, at most e^ε0."""
         return 1 + Fraction(self.kept, WHOLE - self.kept) / self.share
 
     def truthful(self, count: int, randomness: Randomness, device: torch.device | str) -> Tensor:
@@ -168,13 +167,10 @@ class MixtureOracle(SupportOracle):
     def _likely(self, reports: Reports, category: int) -> Tensor:
         """Which reports are likely for a category, bool (reports,)."""
 
-    @abstractmethod
-    def _ideal(self) -> Blanket:
-        """The blanket in real arithmetic."""
-
+    @property
     @override
-    def blanket(self) -> Blanket:
-        return as_built(self._ideal(), categories=self.dim, odds=self._mixture.odds)
+    def _odds(self) -> Fraction:
+        return self._mixture.odds
 
     @property
     @override
@@ -202,16 +198,6 @@ class MixtureOracle(SupportOracle):
         return self._mixture.truthful(len(x), randomness, x.device)
 
 
-def ideal_k_ary_response(*, local_epsilon: float, categories: int) -> Blanket:
-    """K-ary randomized response: the true category with odds e^ε0 over any other. K = 2 is one bit."""
-    checks.whole("categories", categories, at_least=2)
-    if categories == 2:
-        return Blanket.bit(local_epsilon)
-    size = math.exp(checks.local_epsilon(local_epsilon)) + categories - 1
-    ways = {0: categories - 3, 1: 1}
-    return _likely_sets(local_epsilon, lambda a, b, c: ways.get(a + b + c, 0) / size, alike=False)
-
-
 class KRandomizedResponse(MixtureOracle):
     """K-ary randomized response (Kairouz, Bonawitz, Ramage 2016; thesis Table 7.1).
 
@@ -219,6 +205,7 @@ class KRandomizedResponse(MixtureOracle):
     """
 
     name: ClassVar[str] = "k-rr"
+    _alike = False
 
     @property
     @override
@@ -231,8 +218,13 @@ class KRandomizedResponse(MixtureOracle):
         return ReportLayout(self.name, self.dim, (FieldLayout((self.dim - 1).bit_length()),))
 
     @override
-    def _ideal(self) -> Blanket:
-        return ideal_k_ary_response(local_epsilon=self.local_epsilon, categories=self.dim)
+    def blanket(self) -> Blanket:
+        return super().blanket() if self.dim > 2 else Blanket.bit(self.local_epsilon, exact=self._exact)
+
+    @override
+    def _share(self, one: int, other: int, third: int) -> float:
+        ways = {0: self.dim - 3, 1: 1}.get(one + other + third, 0)
+        return ways / (math.exp(self.local_epsilon) + self.dim - 1)
 
     @override
     def _supporters(self, reports: Reports) -> Tensor:
@@ -257,16 +249,6 @@ class KRandomizedResponse(MixtureOracle):
         return self.layout.reports(torch.where(truthful, x, uniform))
 
 
-def ideal_hadamard_response(*, local_epsilon: float) -> Blanket:
-    """A row of the code half of which is likely for each category, any two sharing half.
-
-    The product of two rows of the code is a row too, unlikely wherever just one of the two is likely: a third
-    record of that row hides nobody.
-    """
-    share = 1 / (2 * (math.exp(checks.local_epsilon(local_epsilon)) + 1))
-    return _likely_sets(local_epsilon, lambda a, b, c: share if c == (a == b) else 0.0, alike=False)
-
-
 class HadamardResponse(MixtureOracle):
     """Hadamard response of one block (Acharya, Sun, Zhang 2019, section 4): best for small ε0, in few bits.
 
@@ -275,6 +257,7 @@ class HadamardResponse(MixtureOracle):
     """
 
     name: ClassVar[str] = "hadamard-response"
+    _alike = False
 
     @property
     @override
@@ -292,8 +275,9 @@ class HadamardResponse(MixtureOracle):
         return ReportLayout(self.name, self.dim, (FieldLayout((self._count - 1).bit_length()),))
 
     @override
-    def _ideal(self) -> Blanket:
-        return ideal_hadamard_response(local_epsilon=self.local_epsilon)
+    def _share(self, one: int, other: int, third: int) -> float:
+        # The third is the product of two rows: it hides nobody, as it is unlikely where just one is likely.
+        return 1 / (2 * (math.exp(self.local_epsilon) + 1)) if third == (one == other) else 0.0
 
     @override
     def _supporters(self, reports: Reports) -> Tensor:
@@ -318,30 +302,14 @@ class HadamardResponse(MixtureOracle):
         return self.layout.reports(torch.where(wrong, columns ^ (rows & -rows), columns))
 
 
-def _hash_range(local_epsilon: float) -> int:
-    """The best number of buckets of local hashing, about e^ε0 + 1, up to a billion."""
-    return max(round(min(math.exp(local_epsilon), 10**9)) + 1, 2)
-
-
-def ideal_local_hashing(*, local_epsilon: float, buckets: int | None = None) -> Blanket:
-    """Local hashing: a public random hash of the category, as K-ary response over its ``buckets``, g ≥ 2.
-
-    Hash values of any three categories are uniform and independent.
-    """
-    e = math.exp(checks.local_epsilon(local_epsilon))
-    g = _hash_range(local_epsilon) if buckets is None else checks.whole("buckets", buckets, at_least=2)
-    met = (1 - 1 / g, 1 / g)
-    return _likely_sets(local_epsilon, lambda a, b, c: g / (e + g - 1) * met[a] * met[b] * met[c])
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LocalHashing(MixtureOracle):
     r"""Optimal local hashing (Wang, Blocki, Li, Jha 2017), with a hash family that is exactly uniform.
 
     A client draws a hash :math:`h(x) = \sum_j a_j x_j \bmod g` of the bits of its category, and sends its
-    coefficients a with a value in [0, g): h(x) with odds e^ε0 over any other. A report supports the
-    categories of that hash. Three categories' hash values are as those of a random function
-    (``docs/proofs/mechanisms.md``, section 3). Summing takes clients x dim comparisons.
+    coefficients a with a value in [0, g): h(x) with odds e^ε0 over any other. Three categories' hash values
+    are as those of a random function (``docs/proofs/mechanisms.md``, section 3). Summing takes clients x dim
+    comparisons.
 
     Attributes:
         buckets: g, range of the hash, in [2, 2**31]; the best one, about e^ε0 + 1, by default.
@@ -352,7 +320,8 @@ class LocalHashing(MixtureOracle):
 
     def __post_init__(self) -> None:
         if self.buckets is None:
-            object.__setattr__(self, "buckets", _hash_range(checks.local_epsilon(self.local_epsilon)))
+            odds = math.exp(checks.local_epsilon(self.local_epsilon))
+            object.__setattr__(self, "buckets", max(round(min(odds, 10**9)) + 1, 2))
         super().__post_init__()
 
     @property
@@ -371,13 +340,14 @@ class LocalHashing(MixtureOracle):
     @property
     @override
     def layout(self) -> ReportLayout:
-        """The hash function's coefficients and the hashed category, all below the hash's range."""
         field = FieldLayout((self._buckets - 1).bit_length(), self._digits + 1)
         return ReportLayout(self.name, self.dim, (field,))
 
     @override
-    def _ideal(self) -> Blanket:
-        return ideal_local_hashing(local_epsilon=self.local_epsilon, buckets=self._buckets)
+    def _share(self, one: int, other: int, third: int) -> float:
+        g = self._buckets
+        met = (1 - 1 / g, 1 / g)
+        return g / (math.exp(self.local_epsilon) + g - 1) * met[one] * met[other] * met[third]
 
     @override
     def _supporters(self, reports: Reports) -> Tensor:
@@ -436,37 +406,13 @@ class LocalHashing(MixtureOracle):
         return self.layout.reports(torch.cat([coefficients, values.unsqueeze(1)], dim=1))
 
 
-def _subset_size(local_epsilon: float, categories: int) -> int:
-    """The best number of categories in a report of subset selection, about K/(e^ε0 + 1)."""
-    return min(max(round(categories / (math.exp(local_epsilon) + 1)), 1), categories - 1)
-
-
-def ideal_subset_selection(*, local_epsilon: float, categories: int, size: int | None = None) -> Blanket:
-    """A set of ``size`` of K ≥ 3 categories, likelier by e^ε0 if it has the true one."""
-    checks.local_epsilon(local_epsilon)
-    k = checks.whole("categories", categories, at_least=3)
-    s = _subset_size(local_epsilon, k) if size is None else checks.whole("size", size, at_most=k - 1)
-    density = 1 / (1 + math.expm1(local_epsilon) * s / k)
-
-    def share(*wanted: int) -> float:
-        """That a random subset has the wanted ones of three categories, and not the others."""
-        chance = density
-        for i in range(3):  # the wanted ones first
-            taken = s - min(i, sum(wanted))
-            chance *= (taken if i < sum(wanted) else k - i - taken) / (k - i)
-        return max(chance, 0.0)
-
-    return _likely_sets(local_epsilon, share)
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SubsetSelection(MixtureOracle):
     """Subset selection (Wang et al. 2016; Ye, Barg 2018): the least error of the oracles here, in more bits.
 
-    A report is a set of s categories; those with the true one have odds e^ε0 over the rest. It is a uniform
-    set through a fixed element, shifted cyclically to x, or to a uniform category. On the wire a set is its
-    rank, ceil(log2 C(K, s)) bits, while that is at most 62; else its s elements or K flags, whichever is
-    shorter.
+    A report is a set of s categories; those with the true one have odds e^ε0 over the rest. On the wire a set
+    is its rank, ceil(log2 C(K, s)) bits, while that is at most 62; else its s elements or K flags, whichever
+    is shorter.
 
     Attributes:
         size: s, categories in a report, in [1, K/2]; the best one, about K/(e^ε0 + 1), by default.
@@ -477,8 +423,8 @@ class SubsetSelection(MixtureOracle):
 
     def __post_init__(self) -> None:
         if self.size is None:
-            best = _subset_size(checks.local_epsilon(self.local_epsilon), checks.dim(self.dim))
-            object.__setattr__(self, "size", best)
+            best = round(checks.dim(self.dim) / (math.exp(checks.local_epsilon(self.local_epsilon)) + 1))
+            object.__setattr__(self, "size", min(max(best, 1), self.dim - 1))
         super().__post_init__()
 
     @property
@@ -513,10 +459,17 @@ class SubsetSelection(MixtureOracle):
         return ReportLayout(self.name, self.dim, (field,))
 
     @override
-    def _ideal(self) -> Blanket:
-        if self.dim == 2:
-            return Blanket.generic(self.local_epsilon)
-        return ideal_subset_selection(local_epsilon=self.local_epsilon, categories=self.dim, size=self._size)
+    def blanket(self) -> Blanket:
+        return super().blanket() if self.dim > 2 else Blanket.generic(self.local_epsilon, exact=self._exact)
+
+    @override
+    def _share(self, one: int, other: int, third: int) -> float:
+        k, s, wanted = self.dim, self._size, one + other + third
+        chance = 1 / (1 + math.expm1(self.local_epsilon) * s / k)
+        for i in range(3):  # the wanted ones first
+            taken = s - min(i, wanted)
+            chance *= (taken if i < wanted else k - i - taken) / (k - i)
+        return max(chance, 0.0)
 
     @override
     def _supporters(self, reports: Reports) -> Tensor:
@@ -569,22 +522,17 @@ class SubsetSelection(MixtureOracle):
         return self.layout.reports(sent)
 
 
-def _log_choices(things: int, size: int) -> float:
-    return math.lgamma(things + 1) - math.lgamma(size + 1) - math.lgamma(things - size + 1)
-
-
 def rank_bits(things: int, size: int) -> int | None:
     """Bits of a rank among the sets of ``size`` of ``things``; None if they are more than 62."""
-    if size > 1 and _log_choices(things, size) > 2 * RANK_BITS * math.log(2):
+    choices = math.lgamma(things + 1) - math.lgamma(size + 1) - math.lgamma(things - size + 1)
+    if size > 1 and choices > 2 * RANK_BITS * math.log(2):
         return None
     bits = (math.comb(things, size) - 1).bit_length()
     return bits if bits <= RANK_BITS else None
 
 
 def rank(sets: Tensor, *, things: int) -> Tensor:
-    """Rank of each set, (clients, size) ascending, in colexicographic order: Σ C(c_i, i + 1) over c_0 < c_1 <
-    …
-    """
+    """Rank of each set, (clients, size) ascending, in colexicographic order: Σ C(c_i, i + 1)."""
     ranks = sets.new_zeros(len(sets))
     for i in range(sets.shape[1]):
         ranks += _choices(sets[:, i], i + 1, things=things)
@@ -636,8 +584,7 @@ def _binomials(things: Tensor, size: int) -> Tensor:
 def elements_through(anchors: Tensor, *, things: int, size: int, randomness: Randomness) -> Tensor:
     """A uniform set of ``size`` of ``things`` among those with the anchor, (clients, size) ascending.
 
-    The other elements are Floyd's draw (Bentley, Floyd 1987): one integer each, none rejected for being
-    taken.
+    The other elements are Floyd's draw (Bentley, Floyd 1987): one integer each.
     """
     chosen = torch.zeros(len(anchors), size, dtype=torch.int64, device=anchors.device)
     for i, last in enumerate(range(things - size, things - 1), start=1):
@@ -650,8 +597,7 @@ def elements_through(anchors: Tensor, *, things: int, size: int, randomness: Ran
 def flags_through(anchors: Tensor, *, things: int, size: int, randomness: Randomness) -> Tensor:
     """The same draw as flags 0 and 1, uint8 (clients, things), for sets that are not small.
 
-    The others are the first ``size`` - 1 distinct values of a stream of uniform ones, about 1.4 integers for
-    each.
+    The others are the first ``size`` - 1 distinct values of a stream of uniform ones.
     """
     flags = torch.zeros(len(anchors), things, dtype=torch.uint8, device=anchors.device)
     flags.scatter_(1, anchors.unsqueeze(1), 1)
@@ -668,7 +614,7 @@ def flags_through(anchors: Tensor, *, things: int, size: int, randomness: Random
 
 
 def _column_counts(flags: Tensor) -> Tensor:
-    """How many ones each column of (rows, columns) has, int64 (columns,), without widening all of them."""
+    """How many ones each column has, int64, without widening all of them."""
     counts = torch.zeros(flags.shape[1], dtype=torch.int64, device=flags.device)
     for start in range(0, len(flags), 255):  # ones that a byte can count
         counts += flags[start : start + 255].sum(dim=0, dtype=torch.uint8)
@@ -679,39 +625,40 @@ def _row_counts(flags: Tensor) -> Tensor:
     return _column_counts(flags.T)
 
 
-def ideal_rappor(*, local_epsilon: float, categories: int) -> Blanket:
-    """Symmetric unary encoding: K bits, each flipped with odds e^(−ε0/2)."""
-    flipped = 1 / (math.exp(checks.local_epsilon(local_epsilon) / 2) + 1)
-    return _unary(local_epsilon, categories, likely=flipped, missed=flipped)
-
-
-def ideal_optimal_unary_encoding(*, local_epsilon: float, categories: int) -> Blanket:
-    """Optimal unary encoding: the true bit is a fair coin, every other one is set with odds e^−ε0."""
-    likely = 1 / (math.exp(checks.local_epsilon(local_epsilon)) + 1)
-    return _unary(local_epsilon, categories, likely=likely, missed=0.5)
-
-
-def _unary(local_epsilon: float, categories: int, *, likely: float, missed: float) -> Blanket:
-    """K bits: the true one is unset with probability ``missed``, another one set with probability ``likely``.
-
-    The blanket is the report's probability as if nobody's bit were the true one, times missed/(1 − likely);
-    only a report of all ones has none that is unlikely.
-    """
-    checks.whole("categories", categories, at_least=3)
-    bits = (1 - likely, likely)
-    scale = missed / (1 - likely)
-    law = _likely_sets(local_epsilon, lambda a, b, c: scale * bits[a] * bits[b] * bits[c])
-    all_ones = scale * likely**categories
-    return replace(law, low=law.low + all_ones * math.exp(local_epsilon), high=law.high - all_ones)
-
-
 class UnaryEncoding(SupportOracle):
-    """A bit for each category: the true one is set with probability a, every other one with b."""
+    """A bit for each category: the true one is set with probability a, every other one with b.
+
+    The blanket is the report's probability as if nobody's bit were the true one, times (1 - a)/(1 - b); only
+    a report of all ones has none that is unlikely.
+    """
 
     @cached_property
     @abstractmethod
     def _thresholds(self) -> tuple[int, int]:
         """a and b, in units of 2**-62."""
+
+    @property
+    @abstractmethod
+    def _chances(self) -> tuple[float, float]:
+        """1 - a and b, in real arithmetic."""
+
+    @property
+    @override
+    def _odds(self) -> Fraction:
+        own, other = self._thresholds
+        return Fraction(own * (WHOLE - other), other * (WHOLE - own))
+
+    @override
+    def _share(self, one: int, other: int, third: int) -> float:
+        missed, likely = self._chances
+        bits = (1 - likely, likely)
+        return missed / (1 - likely) * bits[one] * bits[other] * bits[third]
+
+    @override
+    def blanket(self) -> Blanket:
+        law, (missed, likely) = super().blanket(), self._chances
+        all_ones = missed / (1 - likely) * likely ** max(self.dim, 3)
+        return replace(law, low=law.low + all_ones * math.exp(self.local_epsilon), high=law.high - all_ones)
 
     @property
     @override
@@ -781,11 +728,11 @@ class Rappor(UnaryEncoding):
         other = flip_threshold(Fraction(self.local_epsilon) / 2)
         return WHOLE - other, other
 
+    @property
     @override
-    def blanket(self) -> Blanket:
-        ideal = ideal_rappor(local_epsilon=self.local_epsilon, categories=max(self.dim, 3))
-        odds = Fraction(*self._thresholds) ** 2
-        return as_built(ideal, categories=self.dim, odds=odds)
+    def _chances(self) -> tuple[float, float]:
+        flipped = 1 / (math.exp(self.local_epsilon / 2) + 1)
+        return flipped, flipped
 
 
 class OptimalUnaryEncoding(UnaryEncoding):
@@ -798,8 +745,7 @@ class OptimalUnaryEncoding(UnaryEncoding):
     def _thresholds(self) -> tuple[int, int]:
         return WHOLE // 2, flip_threshold(self.local_epsilon)
 
+    @property
     @override
-    def blanket(self) -> Blanket:
-        ideal = ideal_optimal_unary_encoding(local_epsilon=self.local_epsilon, categories=max(self.dim, 3))
-        odds = Fraction(WHOLE - self._thresholds[1], self._thresholds[1])
-        return as_built(ideal, categories=self.dim, odds=odds)
+    def _chances(self) -> tuple[float, float]:
+        return 0.5, 1 / (math.exp(self.local_epsilon) + 1)

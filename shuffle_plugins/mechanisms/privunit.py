@@ -55,8 +55,6 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(400)  # caps of a million dim
 class StepDensity:
     """The law of one report: its density over a public plain law rises in steps along the client's direction.
 
-    Reports are e^ε0 times likelier, at most, in sets of inner products with it above a threshold.
-
     Attributes:
         thresholds: s_1 < … < s_J, least inner products with the direction of a report in each set.
         tails: q_j, plain measures of the sets, at most 1/2.
@@ -137,10 +135,8 @@ class DirectionRandomizer(LocalRandomizer):
     E‖R(x) - x‖² = (radius/m)²·E‖V‖² - ‖x‖².
 
     Choices among finitely many outcomes are made with integer thresholds. The density of V is that of ideal
-    real arithmetic. Inner products are drawn without an end (:meth:`.Randomness.exponential`), and a plain V
-    comes out of the very same operations, so rounding does not tell which kind it was. What is sent is
-    computed in float64, off by a relative 1e-15 or so, and rounded to float32 once; no proof covers that
-    difference.
+    real arithmetic; it is computed in float64 and rounded to float32 once, which no proof covers. A plain V
+    comes out of the very same operations, so that rounding does not tell which kind it was.
     """
 
     norm: ClassVar[Norm] = Norm.L2
@@ -150,7 +146,7 @@ class DirectionRandomizer(LocalRandomizer):
 
     @cached_property
     def parameters(self) -> StepDensity:
-        """The law of a report: over the plain law, its density is a step function of one inner product."""
+        """The law of a report."""
         return type(self)._law(local_epsilon=self.local_epsilon, dim=self.dim)
 
     @override
@@ -275,9 +271,9 @@ def plain_share(measure: float, *, local_epsilon: float) -> float:
 
 
 def plain_share_drawn(measure: float, *, local_epsilon: float) -> int:
-    """:func:`plain_share` as it is drawn, times 2**62: rounded up, so that ε0 is never exceeded.
+    """:func:`plain_share` times 2**62, rounded up, so that ε0 is never exceeded.
 
-    The smaller of c and 1 - c is rounded by a share of itself, so that hardly any ε0 is lost at either end.
+    The smaller of c and 1 - c is rounded by a share of itself, so that hardly any ε0 is lost.
     """
     shrink, gain = math.exp(-local_epsilon), -math.expm1(-local_epsilon) * measure
     plain = math.ceil(shrink / (shrink + gain) * (1 + 1e-12) * WHOLE)
@@ -308,8 +304,7 @@ def cap_moment(threshold: float, *, dim: int) -> float:
 def caps_at_angle(threshold: float, *, angle: ArrayLike, dim: int) -> Float64Array:
     r"""P[⟨V, u⟩ >= threshold and ⟨V, w⟩ >= threshold] for unit vectors at each angle; dim at least 2.
 
-    :math:`\frac1π \int_{angle/2}^{\arccos t} (1 - t^2/\cos^2 a)^{(d-2)/2} da`, without the root at its upper
-    end.
+    :math:`\frac1π \int_{angle/2}^{\arccos t} (1 - t^2/\cos^2 a)^{(d-2)/2} da`.
     """
     last = math.acos(threshold)
     root = np.sqrt(np.maximum(last - np.asarray(angle) / 2, 0.0))
@@ -335,13 +330,9 @@ def caps_blanket(
 ) -> Blanket:
     """Blanket on the ball of reports by e^ε0 likelier within a cap, or half-space, about the record.
 
-    (e, 1) and (1, e) have mass c·s each, (1, 1) has c(1 - 2s) (``docs/proofs/mechanisms.md``, section 4). A
-    third record at a right angle leaves most of either cap at the blanket's density. The instance is of x, x'
-    and everybody else's z, at the same angle to both in their plane, on the other side.
-
-    Args:
-        measure: s, of a cap, at most 1/2.
-        overlap: measures of two caps whose centres are at each angle; they fall with the angle.
+    A cap's ``measure`` s is at most 1/2; ``overlap`` is that of two at each angle. (e, 1) and (1, e) have
+    mass c·s each, (1, 1) has c(1 - 2s) (``docs/proofs/mechanisms.md``, section 4). In the instance everybody
+    else's z is at the same angle to x and x' in their plane, on the other side.
     """
     plain = plain_share(measure, local_epsilon=local_epsilon)
 
@@ -391,16 +382,9 @@ def most_information(
 ) -> float:
     """An upper bound on E[(F - F')²(1 - ψ)] over all directions of records x, x' and everybody else's z.
 
-    F, F' and ψ rise with the inner products of a plain report with x, x' and z, in [0, 1]. The mean of a
-    product of two then falls with the angle between their directions (section 3d of the proofs of
-    accounting).
-
-    Args:
-        square: E[F²].
-        told: lower bounds on E[F²ψ] at :data:`ANGLES`.
-        both: lower bounds on E[F F'].
-        saved: the largest ψ.
-        thrice: upper bounds on E[Fψ].
+    F, F' and ψ rise with the inner products of a plain report with x, x' and z, in [0, 1] (section 3d of the
+    proofs of accounting). At :data:`ANGLES` ``square`` is E[F²], ``told`` and ``both`` are at most E[F²ψ] and
+    E[F F'], ``saved`` is the largest ψ, and ``thrice`` at least E[Fψ].
     """
     # Of the angle between x and x', at most a + b and 2π − a − b, the largest in the cell.
     apart = np.minimum(np.minimum(_FIRST + _SECOND + 2, 2 * _CELLS - _FIRST - _SECOND), _CELLS)
@@ -524,10 +508,9 @@ class PrivUnit(DirectionRandomizer):
 def sum_of_units(
     x: Rows, norms: Tensor, *, along: Tensor, plain: Tensor, chunk: int, randomness: Randomness
 ) -> Tensor:
-    """The sum of PrivUnit's reports, drawn from its exact law without one dense vector per client.
+    """The sum of PrivUnit's reports, drawn from its exact law without one dense vector per client, float64.
 
-    Steps and proof: ``docs/proofs/mechanisms.md``, section 4. The normal vector and the sum are float64, and
-    rounded to float32 once by the caller: a coordinate that no row uses is a multiple of the normal vector.
+    Steps and proof: ``docs/proofs/mechanisms.md``, section 4.
     """
     total = torch.zeros(x.dim, dtype=torch.float64, device=x.device)
     weights = torch.zeros(x.num_rows, dtype=x.compute_dtype, device=x.device)
@@ -553,13 +536,9 @@ def sum_of_units(
 
 @dataclass(frozen=True)
 class _Span:
-    """Orthonormal basis Q of the span of a chunk's directions U, in coordinates; float64 on the CPU.
+    """Orthonormal basis Q = Uᵀ·to_basis of the span of a chunk's directions U, from_basis = U Q.
 
-    Attributes:
-        inverse: 1/norm of each row, zero for zero rows, (clients,).
-        to_basis: M with Q = Uᵀ M, (clients, rank).
-        from_basis: U Q, (clients, rank).
-        ill_conditioned: whether a small eigenvalue of the cosines may be mostly float32 rounding.
+    ``inverse`` is 1/norm of each row, or 0; ill-conditioned is one with an eigenvalue that may be rounding.
     """
 
     inverse: Float64Array

@@ -16,8 +16,8 @@ from shuffle_plugins.accounting.pairs.reports import most_telling, read_coarsely
 from shuffle_plugins.compressors.frames import public_signs
 from shuffle_plugins.compressors.hadamard import hadamard_signs, hadamard_transform, padded_dim
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
+from shuffle_plugins.core.checks import Ranged, in_range, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.ranges import Ranged, in_range, whole_number
 from shuffle_plugins.core.reports import Field
 from shuffle_plugins.core.rows import rows_at_once
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
@@ -38,7 +38,7 @@ class Folding(Ranged):
 
     @property
     def block(self) -> int:
-        """How many columns of a row are mixed together before they are folded: short enough for a cache."""
+        """How many columns of a row are mixed together before they are folded."""
         return 1 if self.size == self.dim else min(padded_dim(self.dim), 1024)
 
     @property
@@ -125,10 +125,10 @@ def along_square(*, local_epsilon: float, dim: int) -> float:
 
 @lru_cache(maxsize=256)
 def _folded_instance(local_epsilon: float, size: int, lean: float) -> Atoms:
-    """The instance of rows that are one coordinate of the folded row, and so shorter than its ball.
+    """The instance of rows that are one coordinate of the folded row, by undoing the mixing of one block.
 
     PrivUnit reports about their direction with probability (1 + lean)/2, else about the opposite one. Two
-    rows are opposite; everybody else's is x', or at a right angle. Such rows undo the mixing of one block.
+    rows are opposite; everybody else's is x', or at a right angle.
     """
     law = optimal_privunit(local_epsilon=local_epsilon, dim=size)
     (threshold,), (measure,), density = law.thresholds, law.tails, law.plain_probability
@@ -158,13 +158,10 @@ class ProjUnit(LocalRandomizer):
 
     The projections W_b have public signs, and a uniform pattern b of few bits. A report (b, V), V PrivUnit's
     unit vector for y in the ball of radius :math:`ρ = radius\,(1 + slack/\sqrt{2k})`, stands for
-    :math:`W_b^T V ρ/m`, and costs what PrivUnit's does, ε0 exactly.
-
-    **Bias.** Unbiased as long as ‖W_b x‖ ≤ ρ; a longer y is shortened to ρ. At the default slack of 3,
-    averaged over public seeds, a row on the boundary loses 4e-4/√(2k) of itself, a row at 0.9 of the radius
-    nothing; :meth:`expectation` computes E[R(x)] exactly. **Error.** About ρ²/radius² times PrivUnit's, 7 %
-    more at k = 4096, in 32·k + ceil(log2 B) bits, B = d/k rounded up (``docs/proofs/mechanisms.md``, section
-    5).
+    :math:`W_b^T V ρ/m`, and costs ε0 exactly. Unbiased as long as ‖W_b x‖ ≤ ρ; a longer y is shortened. At
+    the default slack a row on the boundary loses 4e-4/√(2k) of itself, averaged over seeds
+    (:meth:`expectation`). The error is about ρ²/radius² times PrivUnit's, 7 % more at k = 4096, in
+    32·k + ceil(log2 B) bits, B = d/k rounded up (``docs/proofs/mechanisms.md``, section 5).
 
     Source: Asi, Feldman, Nelson, Nguyen, Talwar 2023, "Fast optimal locally private mean estimation via
     random projections".
@@ -219,8 +216,8 @@ class ProjUnit(LocalRandomizer):
         )
 
     @cached_property
+    @override
     def worst_variance(self) -> float:
-        """The bound at 0."""
         size = self._folding.size
         excess = along_square(local_epsilon=self.local_epsilon, dim=size)
         leaning = (size * excess - 1) / (size - 1) if size > 1 else 0.0
@@ -246,10 +243,7 @@ class ProjUnit(LocalRandomizer):
         return means / folding.patterns
 
     def blanket(self) -> Blanket:
-        """PrivUnit's in ``projected_dim`` dimensions: exact without folding, a bound with it.
-
-        The pattern of a report does not depend on the row; folded rows just need not reach the boundary.
-        """
+        """PrivUnit's in ``projected_dim`` dimensions: exact without folding, a bound with it."""
         size, own = self._folding.size, self._inner.blanket()
         if size == self.dim:
             return own

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Annotated
 
 from shuffle_plugins.core import checks
+from shuffle_plugins.core.checks import Count, Dim, LocalEpsilon, Ranged, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.ranges import Count, LocalEpsilon, Ranged, whole_number
 from shuffle_plugins.core.rows import checked_categories
 from shuffle_plugins.mechanisms.oracles import Mixture
 from shuffle_plugins.randomness.sources import Randomness, secure
@@ -35,8 +36,7 @@ class KeyLaw(Ranged):
     def shortest(cls, *, local_epsilon: float, categories: int) -> KeyLaw:
         r"""The key of least entropy that hides one of K categories and lets it be recovered (Theorem 7.5.1).
 
-        N = K, and s is one of the whole numbers about :math:`K\,(e^{ε_0}(ε_0 - 1) + 1)/(e^{ε_0} - 1)^2`, at
-        least 1.
+        N = K, and s is a whole number next to :math:`K\,(e^{ε_0}(ε_0 - 1) + 1)/(e^{ε_0} - 1)^2`.
         """
         checks.local_epsilon(local_epsilon)
         checks.categories(categories)
@@ -50,7 +50,7 @@ class KeyLaw(Ranged):
         """The key of Hadamard response in blocks (Acharya, Sun, Zhang 2019), which is recoverable too.
 
         Theorem 7.5.2: B = 2^(ceil(log2 min(e^ε0, 2K)) - 1) blocks of b = 2^ceil(log2(K/B + 1)) columns, N =
-        B·b and s = b/2. Randomness and error are both within a constant of the best.
+        B·b and s = b/2.
         """
         checks.local_epsilon(local_epsilon)
         checks.categories(categories)
@@ -71,43 +71,34 @@ class KeyLaw(Ranged):
         return 1 - self.entropy_bits / math.log2(self.size)
 
 
-class RecoverableResponse:
+@dataclass(frozen=True, kw_only=True)
+class RecoverableResponse(Ranged):
     """An ε0-LDP report of a category that its key turns back into the category (Theorem 7.5.1, Lemma 7.5.1).
 
     Y = (X + U) mod K with a key of the least entropy, whose s heavy values are 0, …, s - 1, rounded so that
     ε0 is never exceeded. **A key hides one category, once**: (X1 + U) - (X2 + U) shows the difference of two.
-    See :func:`key_reuse_entropy`.
-
-    Args:
-        local_epsilon: ε0 in nats, in [1e-9, 500].
-        dim: K, the number of categories, at least 2.
+    See :func:`key_reuse_entropy`. ``dim`` is K, the number of categories, at least 2.
     """
 
-    def __init__(self, *, local_epsilon: float, dim: int) -> None:
-        self._law = KeyLaw.shortest(local_epsilon=local_epsilon, categories=dim)
-        self._mixture = Mixture.of(local_epsilon, share=Fraction(self._law.heavy, dim))
+    local_epsilon: LocalEpsilon
+    dim: Dim
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(local_epsilon={self.local_epsilon!r}, dim={self.dim})"
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._mixture  # noqa: B018  (refuses what it cannot be)
 
-    @property
-    def local_epsilon(self) -> float:
-        """ε0 of a report before who lacks its key, in nats."""
-        return self._law.local_epsilon
-
-    @property
-    def dim(self) -> int:
-        """K, the number of categories."""
-        return self._law.size
-
-    @property
+    @cached_property
     def key_law(self) -> KeyLaw:
         """Size, heavy values and entropy of a key."""
-        return self._law
+        return KeyLaw.shortest(local_epsilon=self.local_epsilon, categories=self.dim)
+
+    @cached_property
+    def _mixture(self) -> Mixture:
+        return Mixture.of(self.local_epsilon, share=Fraction(self.key_law.heavy, self.dim))
 
     def key_log_likelihood(self, keys: Tensor) -> Tensor:
         """Log-probability of each key as it is rounded: of the report y of x, that of (y - x) mod K."""
-        heavy = self._numbers(keys) < self._law.heavy
+        heavy = self._numbers(keys) < self.key_law.heavy
         uniform = math.log(self._mixture.noise) - math.log(self.dim)
         return heavy.double().mul_(math.log1p(float(self._mixture.odds - 1))).add_(uniform)
 
@@ -117,7 +108,7 @@ class RecoverableResponse:
         """Fresh keys, int64 (clients,) in [0, dim), for as many categories."""
         randomness = secure(randomness)
         heavy = self._mixture.truthful(clients, randomness, device)
-        likely = randomness.integers(self._law.heavy, clients, device=device)
+        likely = randomness.integers(self.key_law.heavy, clients, device=device)
         return torch.where(heavy, likely, randomness.integers(self.dim, clients, device=device))
 
     def hide(self, x: Tensor, keys: Tensor) -> Tensor:
@@ -139,10 +130,7 @@ class RecoverableResponse:
 
 
 def key_reuse_entropy(*, local_epsilon: float, categories: int, samples: int) -> float:
-    """Least entropy, in bits, of a key that hides T samples at ε0 each and recovers them (Theorem 7.6.1).
-
-    T times that of one sample: nothing is saved by using randomness again.
-    """
+    """Least entropy, in bits, of a key that hides T samples at ε0 each: T times one's (Theorem 7.6.1)."""
     one = KeyLaw.shortest(local_epsilon=local_epsilon, categories=categories).entropy_bits
     return checks.whole("samples", samples) * one
 

@@ -108,11 +108,11 @@ def register(
 
     Args:
         name: lower-case words joined by hyphens.
-        factory: the class or function to call, or its address ``"module:attribute"`` to import on first use.
-            It takes ``local_epsilon``, ``dim``, ``radius`` and its own options, all by keyword; a sum's
-            ``dim``, ``cohort``, ``radius``, and, by its class method ``with_noise``, ``noise_multiplier``.
+        factory: the class or function to call, or its address ``"module:attribute"``. It takes
+            ``local_epsilon``, ``dim``, ``radius`` and its own options, all by keyword; a sum's ``dim``,
+            ``cohort``, ``radius``, and, by its class method ``with_noise``, ``noise_multiplier``.
         summary: one line for listings.
-        kind: what it is; by default a class tells. A function may be either of the one-message kinds.
+        kind: by default a class tells. A function may be either of the one-message kinds.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"a mechanism's name is lower-case words joined by hyphens, got {name!r}")
@@ -123,17 +123,14 @@ def register(
 
 
 def available(*kinds: Kind | str) -> tuple[str, ...]:
-    """Names of all mechanisms, sorted, those of installed third-party packages included.
-
-    Of certain kinds only, if any are given; this may import third-party mechanisms.
-    """
+    """Names of all mechanisms, or those of some kinds, sorted; those of third-party packages included."""
     _discover()
     wanted = {checks.choice(Kind, "kind", kind) for kind in kinds or Kind}
     return tuple(sorted(name for name in _ENTRIES if len(wanted) == len(Kind) or wanted & _kinds(name)))
 
 
 def check_known(name: str, *kinds: Kind | str) -> None:
-    """Refuse a name that no mechanism has; say which are close to it, and which there are of these kinds."""
+    """Refuse a name that no mechanism has; say which there are."""
     if name not in _ENTRIES:
         _discover()
     if name in _ENTRIES:
@@ -192,12 +189,10 @@ def get(name: str, *, dim: int, radius: float | None = None, **options: Any) -> 
     A missing parameter, or an option that it does not take, is a TypeError.
 
     Args:
-        name: one of :func:`available`.
         dim: length of a client's vector, or the number of categories.
-        radius: radius of the ball, in the mechanism's norm, 1 by default; not for categories.
-        options: all other parameters. One-message mechanisms need ``local_epsilon``, ε0 of one report in
-            nats. Sums need ``cohort``, the number of clients in one sum, and ``noise_multiplier``, or the
-            fields of their class.
+        radius: of the ball, in the mechanism's norm, 1 by default; not for categories.
+        options: one-message mechanisms need ``local_epsilon``; sums ``cohort``, the number of clients in one
+            sum, and ``noise_multiplier``, or the fields of their class.
     """
     found = factory(name)
     if "noise_multiplier" in options:

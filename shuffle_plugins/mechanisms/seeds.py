@@ -29,8 +29,8 @@ from shuffle_plugins.compressors.seeds import (
     sum_expanded,
 )
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports
+from shuffle_plugins.core.checks import whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.ranges import whole_number
 from shuffle_plugins.core.rows import Rows, rows_at_once
 from shuffle_plugins.mechanisms.half_spaces import (
     HalfSpaceReports,

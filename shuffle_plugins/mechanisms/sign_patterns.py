@@ -42,10 +42,9 @@ MAX_SIGNS = 20
 class Constants(StrEnum):
     """Whose constants a sampled mechanism uses.
 
-    ``EXACT``: each sign spends its share v of ε0 to the last bit, E[sign] = tanh(v/2) times the value,
-    counted from the centre of the range. ``THESIS``: as printed in Girgis's thesis (Lemma 2.4.1, Algorithms
-    3.3.1 and 3.5.1), E[sign] = v/√(v² + 4) times the value, and what is not sampled counts as the low end of
-    the range.
+    ``EXACT``: each sign spends its share v of ε0 to the last bit, E[sign] = tanh(v/2) times the value.
+    ``THESIS``: as printed in Girgis's thesis (Lemma 2.4.1, Algorithms 3.3.1 and 3.5.1), E[sign] = v/√(v² + 4)
+    times the value, and what is not sampled counts as the low end of the range.
     """
 
     EXACT = "exact"
@@ -55,10 +54,7 @@ class Constants(StrEnum):
 def split_budget(
     local_epsilon: float, *, shares: Sequence[float], repeats: int = 1, constants: Constants = Constants.EXACT
 ) -> tuple[SignThresholds, ...]:
-    r"""Thresholds for ``repeats`` signs of each share, which together cost at most ε0.
-
-    Sign k gets :math:`ε_0 \, share_k / (repeats \sum_l share_l)`, and a share below 1e-9 is refused.
-    """
+    """Thresholds for ``repeats`` signs of each share, which together cost at most ε0."""
     total = sum(map(Fraction, shares)) * repeats
     budgets = [Fraction(checks.local_epsilon(local_epsilon)) * Fraction(share) / total for share in shares]
     if float(min(budgets)) < checks.MIN_LOCAL_EPSILON * (1 - 1e-9):
@@ -101,15 +97,10 @@ class CapParameters:
     pair_moment: float
 
 
+@lru_cache(maxsize=4096)
 def cap_parameters(*, local_epsilon: float, signs: int) -> CapParameters:
     """The cap of largest gain for patterns of that many signs, in [1, 20]."""
-    checks.local_epsilon(local_epsilon)
     checks.whole("signs", signs, at_most=MAX_SIGNS)
-    return _best_cap(local_epsilon, signs)
-
-
-@lru_cache(maxsize=4096)
-def _best_cap(local_epsilon: float, signs: int) -> CapParameters:
     low = SignThresholds.of(local_epsilon).low
     above_one = Fraction(WHOLE - 2 * low, low)  # at most e^ε0 - 1, and as good as equal
     caps = (_cap(signs, agreements, above_one) for agreements in range(signs // 2 + 1, signs + 1))
@@ -165,11 +156,7 @@ def cap_blanket(
 
 @lru_cache(maxsize=256)
 def spread_information(*, local_epsilon: float, signs: int, mean_square: float) -> float:
-    """The most that a pattern tells if its signs are not certain: :attr:`.InformationBound.information`.
-
-    Before they are sent the signs of a record have means whose squares are ``mean_square``, in (0, 1], on
-    average over the signs of all places. ``docs/proofs/accounting.md``, section 3d.
-    """
+    """The most that a pattern tells if its signs' means have this mean square (section 3d of the proofs)."""
     if signs == 1:
         return mean_square * 4 * math.sinh(local_epsilon / 2) ** 2
     cap = cap_parameters(local_epsilon=local_epsilon, signs=signs)
@@ -238,11 +225,7 @@ def three_patterns(*, local_epsilon: float, signs: int) -> Atoms:
 
 @lru_cache(maxsize=256)
 def leaning_patterns(*, local_epsilon: float, signs: int, lean: float) -> Atoms:
-    """The instance of opposite records all of whose signs have means of ±``lean`` before they are sent.
-
-    Everybody else holds x', or has fair signs, whichever tells more; a report is read as its agreements with
-    x.
-    """
+    """The instance of opposite records all of whose signs have means of ±``lean`` before they are sent."""
     cap = cap_parameters(local_epsilon=local_epsilon, signs=signs)
     likely = (1 + lean) / 2
     agreed = np.arange(signs + 1)
@@ -272,10 +255,7 @@ _FAIR = SignThresholds(low=0)
 
 
 def send_patterns(values: Tensor, *, cap: CapParameters, randomness: Randomness) -> Tensor:
-    """What a cap's randomizer sends for values (clients, signs) in [-1, 1]: patterns, (clients,) int64.
-
-    Values are rounded to independent signs of these means. Bit i of a pattern is set where sign i is plus.
-    """
+    """Patterns, (clients,) int64, for values (clients, signs) in [-1, 1]; bit i set is a plus."""
     if cap.signs == 1:  # rounding and flipping are one draw
         thresholds = SignThresholds(low=(WHOLE - cap.cap_threshold) // 2)
         return randomness.bernoulli(plus_thresholds(values[:, 0], thresholds=thresholds)).to(torch.int64)
@@ -320,8 +300,7 @@ def pattern_likelihood(sent: Tensor, values: Tensor, *, cap: CapParameters) -> T
 class CoordinateBlocks:
     """``dim`` coordinates in ``count`` consecutive blocks as equal as can be, of each of which one is drawn.
 
-    Longer blocks come first, and nothing is padded: a coordinate of a block of length b is drawn with
-    probability exactly 1/b.
+    Longer blocks come first, and nothing is padded.
     """
 
     dim: int
@@ -337,7 +316,7 @@ class CoordinateBlocks:
 
     @property
     def index_bits(self) -> int:
-        """Bits of a place within a block."""
+        """Of a place within a block."""
         return (self.longest - 1).bit_length()
 
     @property
@@ -375,9 +354,7 @@ class CoordinateBlocks:
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
     def outcomes(self, choices: int, *, repeats: int, most: int) -> tuple[Tensor, Tensor] | None:
-        """All places (reports, repeats·count) with all numbers below ``choices`` beside; None if over
-        ``most``.
-        """
+        """All places (reports, repeats·count) with all numbers below ``choices``; None if over ``most``."""
         lengths = self.lengths.tolist() * repeats
         count = math.prod(lengths) * choices
         if count > most:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -21,8 +21,8 @@ from shuffle_plugins.accounting.pairs.reports import diluted
 from shuffle_plugins.compressors.frames import public_random_bytes
 from shuffle_plugins.compressors.hadamard import l1_norms
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
+from shuffle_plugins.core.checks import Count, Dim, in_range, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.ranges import Count, Dim, in_range, whole_number
 from shuffle_plugins.core.rows import rows_at_once
 from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, Norm
 from shuffle_plugins.mechanisms.coefficients import (
@@ -58,9 +58,9 @@ class SignPatternRandomizer(NumberRandomizer):
     A sign at a number that is drawn with probability 1/b stands for ±b/g there, g the cap's gain.
 
     Attributes:
-        public_seed: whole number from which all derive the places; private places by default. A report is
-            then the pattern alone: it cannot be shuffled and costs ε0, and ``sum`` reads reports in order.
-            Unbiased over the seed: take a new one for every round, drawn after the data are fixed.
+        public_seed: from which all derive the places; private places by default. A report is then the pattern
+            alone: it cannot be shuffled and costs ε0, and ``sum`` reads reports in order. Unbiased over the
+            seed: take a new one for every round, drawn after the data are fixed.
         position: with ``public_seed``, the place in the round of the first row, or report, of a batch.
     """
 
@@ -90,8 +90,8 @@ class SignPatternRandomizer(NumberRandomizer):
         return self.public_seed is None
 
     @property
+    @override
     def layout(self) -> ReportLayout:
-        """The places, unless they are public or there is no choice, and the pattern of the signs."""
         fields: tuple[FieldLayout, ...] = (FieldLayout(self._cap.signs),)
         if self._names_places:
             fields = (FieldLayout(self._cells.index_bits, self._cells.count), *fields)
@@ -99,7 +99,7 @@ class SignPatternRandomizer(NumberRandomizer):
 
     @property
     def report_value(self) -> float:
-        """Absolute value that a sign stands for at its number: how many places there are, over the gain."""
+        """Absolute value that a sign stands for at its number."""
         return self._cells.longest * self.coefficient_radius / self._cap.gain
 
     @property
@@ -130,9 +130,7 @@ class SignPatternRandomizer(NumberRandomizer):
         """Places of the clients from ``position`` on, (clients, blocks), however they are batched."""
         highs = self._cells.lengths
         parts, at, end = [b""], self.position, self.position + clients
-        while (
-            at < end
-        ):  # each part of the round has bytes of its own: late clients do not wait for all before
+        while at < end:  # parts of the round have bytes of their own: late ones do not wait for all before
             part, first = divmod(at, _PLACES_AT_ONCE)
             last = min(end - part * _PLACES_AT_ONCE, _PLACES_AT_ONCE)
             purpose = f"{self.name} indices {part}" if part else f"{self.name} indices"
@@ -215,15 +213,13 @@ def _within(limit: int | None, bits: dict[int, int]) -> tuple[int, ...]:
 class LInfBlock(SignPatternRandomizer):
     """One random block of s neighbouring coordinates of an l-infinity ball, as a pattern of signs.
 
-    The client rounds the block's coordinates to signs of mean x_i/r (beyond d: of mean 0) and sends the block
-    and the pattern through the cap. With B = ceil(d/s) blocks E‖R(x) - x‖² = d·B·r²/g² - ‖x‖²
-    (``docs/proofs/mechanisms.md``, section 1). Clipping is coordinate by coordinate, the projection onto the
-    ball.
+    With B = ceil(d/s) blocks E‖R(x) - x‖² = d·B·r²/g² - ‖x‖² (``docs/proofs/mechanisms.md``, section 1).
+    Clipping is coordinate by coordinate, the projection onto the ball.
 
     Attributes:
         block: s, in [1, min(d, 20)]; of least variance by default.
-        max_bits: most bits of a report. None limits the default block to 15 bits, or to the ceil(log2 d) + 1
-            of a block of one if that is more, and a block that is given not at all.
+        max_bits: most bits of a report. None limits the default block to 15 bits, or to those of a block of
+            one if they are more, and a block that is given not at all.
     """
 
     name: ClassVar[str] = "linf-block"
@@ -237,7 +233,13 @@ class LInfBlock(SignPatternRandomizer):
         super().__post_init__()
         if self.block is None:
             limit = self.max_bits or max(15, _report_bits(self.dim, 1))
-            object.__setattr__(self, "block", _best_block(self.local_epsilon, self.dim, limit))
+            bits = {signs: _report_bits(self.dim, signs) for signs in range(1, min(self.dim, MAX_SIGNS) + 1)}
+
+            def cost(signs: int) -> float:
+                cap = cap_parameters(local_epsilon=self.local_epsilon, signs=signs)
+                return -(-self.dim // signs) / cap.gain**2
+
+            object.__setattr__(self, "block", min(_within(limit, bits), key=cost))
         block = checks.whole("block", self.block, at_most=min(self.dim, MAX_SIGNS))
         if self.max_bits is not None and _report_bits(self.dim, block) > self.max_bits:
             raise ValueError(f"blocks of {block} take more than max_bits={self.max_bits} bits")
@@ -251,11 +253,7 @@ class LInfBlock(SignPatternRandomizer):
         return cap_parameters(local_epsilon=self.local_epsilon, signs=self.block or 1)
 
     def blanket(self) -> Blanket:
-        """The cap's blanket, attained by rows of opposite sign in every coordinate where s divides d.
-
-        A last block that is padded, and so has random signs for any row, is read from below as telling
-        nothing.
-        """
+        """The cap's, attained by rows of opposite sign in every coordinate where s divides d."""
         signs = self._cap.signs
         whole = (self.dim // signs) / self._cells.dim
         instances: tuple[Atoms, ...] = ()
@@ -266,26 +264,14 @@ class LInfBlock(SignPatternRandomizer):
         )
 
 
-@lru_cache(maxsize=1024)
-def _best_block(local_epsilon: float, dim: int, limit: int) -> int:
-    """Length of block of least ceil(dim/s)/g_s², the shortest first."""
-
-    def cost(signs: int) -> float:
-        return -(-dim // signs) / cap_parameters(local_epsilon=local_epsilon, signs=signs).gain ** 2
-
-    bits = {signs: _report_bits(dim, signs) for signs in range(1, min(dim, MAX_SIGNS) + 1)}
-    return min(_within(limit, bits), key=cost)
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LInfCoordinate(LInfBlock):
     r"""R^ℓ∞ of Girgis's thesis (Algorithm 3.5.1) with one level and one coordinate, m = s = 1, and exact ε0.
 
     A client draws one coordinate j uniformly and sends (j, sign), + with probability
     :math:`\frac12 + \frac{x_j}{2r} \cdot \frac{e-1}{e+1}`, :math:`e = e^{ε_0}`, which stands for
-    :math:`\pm d\,r\,(e+1)/(e-1)` at j. Clipping is coordinate by coordinate, as in the script behind the
-    MNIST experiment of Girgis et al. 2021: scaling a row would let one large coordinate shrink all the
-    others.
+    :math:`\pm d\,r\,(e+1)/(e-1)` at j. Clipping is as in the script behind the MNIST experiment of Girgis et
+    al. 2021: scaling a row would let one large coordinate shrink all the others.
     """
 
     name: ClassVar[str] = "linf-coordinate"
@@ -308,8 +294,8 @@ class BinaryRandomizedResponse(LInfCoordinate):
         if self.dim != 1:
             raise ValueError(f"{self.name} takes one number per client (dim=1), got dim={self.dim}")
 
+    @override
     def blanket(self) -> Blanket:
-        """The blanket of one bit, whose law the accountant counts exactly."""
         return Blanket.bit(self.local_epsilon, exact=self.local_epsilon < LOUDEST_EXACT)
 
 
@@ -321,9 +307,8 @@ class L1Hadamard(SignPatternRandomizer):
     (j, sign), + with probability :math:`\frac12 + \frac{\langle H_j, x\rangle}{2 r_1} \cdot \frac{e-1}{e+1}`,
     :math:`e = e^{ε_0}`. So :math:`E\|R(x) - x\|^2 = d \, r_1^2 ((e+1)/(e-1))^2 - \|x\|_2^2`.
 
-    The ball of radius r in ℓp lies within the ℓ1 ball of radius :math:`r_1 = d^{1-1/p} r` (Hölder's
-    inequality), which is what is used. Remark 3.4.1 of the thesis prints the containment the other way round
-    and would use r itself, which would break ε0.
+    The ball of radius r in ℓp lies within the ℓ1 ball of radius :math:`r_1 = d^{1-1/p} r`, which is used.
+    Remark 3.4.1 of the thesis prints the containment the other way round, which would break ε0.
 
     Attributes:
         p: the ball's norm, in [1, 2).
@@ -353,10 +338,9 @@ class L1Hadamard(SignPatternRandomizer):
         return f"l{self.p:g}"
 
     def blanket(self) -> Blanket:
-        """The generic blanket. In the ℓ1 ball r1 times the first unit vector and its opposite attain it.
+        """The generic one. In the ℓ1 ball r1 times the first unit vector and its opposite attain it.
 
-        For p > 1 these lie outside the ball, unless it is an interval, and no other vector has every
-        coefficient at ±r1. From below client 1 then holds r·e_1 or −r·e_1, whose coefficients are all ±r.
+        For p > 1 these lie outside the ball; from below client 1 then holds r·e_1 or −r·e_1.
         """
         epsilon, exact = self.local_epsilon, self.p == 1 or self.dim == 1
         instances: tuple[Atoms, ...] = ()
@@ -405,7 +389,8 @@ class CoefficientPatterns(CoefficientRandomizer, SignPatternRandomizer):
 
         allowed = _within(self.max_bits, {k: bits(k) for k in range(1, min(self.dim, MAX_SIGNS) + 1)})
         if self.signs is None:
-            object.__setattr__(self, "signs", _best_signs(self.local_epsilon, allowed))
+            caps = {k: cap_parameters(local_epsilon=self.local_epsilon, signs=k) for k in allowed}
+            object.__setattr__(self, "signs", max(caps, key=lambda k: k * caps[k].gain ** 2))
         if type(self.signs) is not int or self.signs not in allowed:
             raise ValueError(
                 f"signs must be one of {list(allowed)} within max_bits={self.max_bits}, got {self.signs!r}"
@@ -417,12 +402,7 @@ class CoefficientPatterns(CoefficientRandomizer, SignPatternRandomizer):
         return cap_parameters(local_epsilon=self.local_epsilon, signs=self.signs or 1)
 
     def blanket(self) -> Blanket:
-        """The cap's blanket, as a bound, and what a report tells, as no vector is extreme in all
-        coefficients.
-
-        From below client 1 holds r·e_1 or −r·e_1, whose coefficients are all ±r/√D. Neither is there for ε0 ≥
-        42, where probabilities in units of 2**-62 are too coarse.
-        """
+        """The cap's, as a bound, and what a report tells, as no vector is extreme in all coefficients."""
         epsilon, signs, quiet = self.local_epsilon, self._cap.signs, self.local_epsilon < LOUDEST_EXACT
         size, square = self._frame.size, self._mean_square
         whole = (size // signs) / self._cells.dim if self._together else 1.0
@@ -440,24 +420,17 @@ class CoefficientPatterns(CoefficientRandomizer, SignPatternRandomizer):
         return replace(blanket, information_bound=bound)
 
 
-@lru_cache(maxsize=1024)
-def _best_signs(local_epsilon: float, among: tuple[int, ...]) -> int:
-    """The first number k of signs of the largest k·gain², for which the variance is about least."""
-    return max(among, key=lambda k: k * cap_parameters(local_epsilon=local_epsilon, signs=k).gain ** 2)
-
-
 class L2Block(CoefficientPatterns):
-    r"""``sqkr`` with its k coefficients side by side: one place instead of k.
+    r"""``sqkr`` with its k coefficients side by side: one of B = ceil(D/k) places instead of k.
 
-    The client draws one of B = ceil(D/k) blocks of neighbouring coefficients. With P the reconstruction, c_b
-    the coefficients of block b and :math:`ρ = E[y_1 y_2]` for a pattern y about all-plus signs,
+    With P the reconstruction, c_b the coefficients of block b and :math:`ρ = E[y_1 y_2]` for a pattern y
+    about all-plus signs,
 
     .. math:: E\|R(x) - x\|^2 = \frac{d}{D} \frac{r_{inf}^2 B D}{g^2} - \|x\|^2
               + \frac{B ρ}{g^2} \sum_b \Big(\|P c_b\|^2 - \frac{d}{D}\|c_b\|^2\Big),
 
-    whose last term is small, as columns of the frames are nearly orthogonal: the variance of ``sqkr`` at
-    (k - 1)·log2(D/k) bits less. With ``frame="rotation"`` encoding takes one pass over a row instead of
-    several transforms, and the level is larger; a Kashin frame shortens few vectors, and clips none.
+    whose last term is small: the variance of ``sqkr`` at (k - 1)·log2(D/k) bits less. With
+    ``frame="rotation"`` encoding takes one pass over a row, and the level is larger.
     """
 
     name: ClassVar[str] = "l2-block"
@@ -500,11 +473,11 @@ class L2Block(CoefficientPatterns):
 class SQKR(CoefficientPatterns):
     r"""Subsampled and quantised Kashin response (Chen, Kairouz, Özgür 2020), with the optimal cap.
 
-    A row is represented by D coefficients of absolute value at most r_inf. A client draws one from each of k
-    blocks of them, rounds these to signs of mean c_j/r_inf, and sends the places and the pattern through the
-    cap; the paper's :math:`2^k`-ary randomised response is t = k. With :math:`A = \sum b^2` over the lengths
-    of blocks, P the reconstruction, c_B the coefficients of block B, and :math:`ρ = E[y_1 y_2]` for a pattern
-    y about all-plus signs,
+    A client draws one from each of k blocks of D coefficients of absolute value at most r_inf, rounds these
+    to signs of mean c_j/r_inf, and sends the places and the pattern through the cap; the paper's
+    :math:`2^k`-ary randomised response is t = k. With :math:`A = \sum b^2` over the lengths of blocks, P the
+    reconstruction, c_B the coefficients of block B, and :math:`ρ = E[y_1 y_2]` for a pattern about all-plus
+    signs,
 
     .. math:: E\|R(x) - x\|^2 = \frac{d}{D} \frac{r_{inf}^2 A}{g^2} - \|x\|^2
               + \frac{ρ}{g^2} \Big(\|x\|^2 - \sum_B \|P c_B\|^2\Big).

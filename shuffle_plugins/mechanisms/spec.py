@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 from typing_extensions import override
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import LocalEpsilon, Ranged
+from shuffle_plugins.core.checks import LocalEpsilon, Radius, Ranged
 from shuffle_plugins.core.reports import WIRE_VERSION, ReportLayout
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.base import LocalRandomizer
@@ -28,7 +28,7 @@ MAX_TEXT = 4096
 
 
 class Spec(ABC):
-    """A private sum of vectors as parties agree on it, for any of the two texts of :func:`spec_from_json`.
+    """A private sum of vectors as parties agree on it.
 
     Two parties that hold equal specs and the same dimension read each other's reports. A spec may come from
     somebody who is not trusted: what it builds has the ε0 it says, or building fails.
@@ -44,7 +44,7 @@ class Spec(ABC):
 
         @property
         def radius(self) -> float:
-            """Radius of the ball that holds the vectors."""
+            """Of the ball that holds the vectors."""
 
         @property
         def local_epsilon(self) -> float:
@@ -74,11 +74,11 @@ class Spec(ABC):
         return hashlib.sha256(text.encode()).digest()
 
     def layout(self, *, dim: int) -> ReportLayout:
-        """The form of every report: its header and its length, among others."""
+        """The form of every report."""
         return self.build(dim=dim).layout
 
     def report_bytes(self, *, dim: int) -> int:
-        """Length of one report's :meth:`Reports.to_bytes`, whatever it says."""
+        """Length of one report's :meth:`Reports.to_bytes`."""
         return self.layout(dim=dim).report_bytes
 
 
@@ -97,17 +97,13 @@ class MechanismSpec(Ranged, Spec):
 
     name: str
     local_epsilon: LocalEpsilon
-    radius: float = 1.0
+    radius: Radius = 1.0
     options: tuple[tuple[str, Option], ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise ValueError(f"a mechanism's name is a string, got {self.name!r}")
         super().__post_init__()
-        try:
-            object.__setattr__(self, "radius", checks.radius(self.radius))
-        except OverflowError as error:
-            raise ValueError("radius does not fit in a float") from error
         object.__setattr__(self, "options", _checked(self.options))
 
     @property
@@ -116,11 +112,7 @@ class MechanismSpec(Ranged, Spec):
         return None
 
     def build(self, *, dim: int) -> LocalRandomizer:
-        """The mechanism for vectors of length ``dim``; each process keeps the last few it built.
-
-        Refused if there is no such mechanism, it takes categories, it refuses an option or the dimension, its
-        reports cannot be shuffled, or its ε0 is not the spec's.
-        """
+        """As of :class:`Spec`; each process keeps the last few it built."""
         return _built(self.to_json(), checks.dim(dim))
 
     @override
@@ -130,7 +122,7 @@ class MechanismSpec(Ranged, Spec):
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Read what :meth:`to_json` wrote, and nothing else."""
-        fields = _fields_of(text, what="a mechanism's spec")
+        fields = _fields_of(text)
         if set(fields) != {"local_epsilon", "name", "options", "radius"}:
             raise ValueError(
                 "a mechanism's spec has the fields local_epsilon, name, options, radius, no other"
@@ -180,8 +172,8 @@ class SumSpec(Spec):
     def cohort(self) -> int | None:
         return self.protocol.cohort
 
+    @override
     def build(self, *, dim: int) -> PrivateSum:
-        """The sum itself, if it is for that length."""
         if dim != self.protocol.dim:
             raise ValueError(
                 f"the sum is for {self.protocol.dim:,} numbers, an update has {dim:,}: build it with "
@@ -191,13 +183,12 @@ class SumSpec(Spec):
 
     @override
     def to_json(self) -> str:
-        values = {wire: getattr(self.protocol, name) for wire, name in _sum_fields(self.name).items()}
-        return _canonical({self.name: values})
+        return _canonical({self.name: {f: getattr(self.protocol, f) for f in _sum_fields(self.name)}})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Read what :meth:`to_json` wrote, and nothing else."""
-        fields = _fields_of(text, what="a sum's spec")
+        fields = _fields_of(text)
         name = next(iter(fields), "")
         if len(fields) != 1 or not _is_sum(name):
             raise ValueError("not the spec of a multi-message sum")
@@ -205,36 +196,35 @@ class SumSpec(Spec):
         if not isinstance(values, dict) or set(values) != set(names):
             raise ValueError(f"the spec of a {name} has the fields {', '.join(sorted(names))}, no other")
         try:
-            return cls(protocol=_sum_class(name)(**{names[wire]: value for wire, value in values.items()}))
+            return cls(protocol=_sum_class(name)(**values))
         except (TypeError, OverflowError) as error:
             raise ValueError(f"not the spec of a {name}: {error}") from error
 
 
 def spec_from_json(text: str) -> Spec:
     """Read what ``to_json`` of either spec wrote."""
-    one_field = len(_fields_of(text, what="a mechanism's spec")) == 1
-    return SumSpec.from_json(text) if one_field else MechanismSpec.from_json(text)
+    return (SumSpec if len(_fields_of(text)) == 1 else MechanismSpec).from_json(text)
 
 
-def _fields_of(text: str, *, what: str) -> dict[str, Any]:
+def _fields_of(text: str) -> dict[str, Any]:
     """A JSON object, without a field twice and without numbers that JSON has not."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) != len(pairs):
-            raise ValueError(f"a field of {what} is given twice")
+            raise ValueError("a field of a mechanism's spec is given twice")
         return dict(pairs)
 
     def refuse(constant: str) -> NoReturn:
-        raise ValueError(f"{constant} has no place in {what}")
+        raise ValueError(f"{constant} has no place in a mechanism's spec")
 
     if not isinstance(text, str) or len(text) > MAX_TEXT:
-        raise ValueError(f"{what} is JSON text of at most {MAX_TEXT} characters")
+        raise ValueError(f"a mechanism's spec is JSON text of at most {MAX_TEXT} characters")
     try:
         fields = json.loads(text, object_pairs_hook=once, parse_constant=refuse)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{what} is not JSON") from error
+        raise ValueError("a mechanism's spec is not JSON") from error
     if not isinstance(fields, dict):
-        raise ValueError(f"{what} is a JSON object")
+        raise ValueError("a mechanism's spec is a JSON object")
     return fields
 
 
@@ -249,10 +239,8 @@ def _sum_class(name: Any) -> type[Any]:
     return found
 
 
-def _sum_fields(name: str) -> dict[str, str]:
-    """Fields of a sum: their names in JSON, and those of its class."""
-    names = [field.name for field in fields(_sum_class(name)) if field.init]
-    return {"clients" if name == "cohort" else name: name for name in names}
+def _sum_fields(name: str) -> list[str]:
+    return [field.name for field in fields(_sum_class(name)) if field.init]
 
 
 def _is_sum(name: object) -> bool:
@@ -294,18 +282,13 @@ def _built(text: str, dim: int) -> LocalRandomizer:
 
 
 def _checked(options: Any) -> tuple[tuple[str, Option], ...]:
-    if not isinstance(options, tuple) or not all(
-        isinstance(option, tuple) and len(option) == 2 for option in options
-    ):
-        raise ValueError(f"options are a tuple of (name, value), got {options!r}")
-    taken = ("dim", "local_epsilon", "name", "radius")
+    pairs = isinstance(options, tuple) and all(isinstance(o, tuple) and len(o) == 2 for o in options)
+    if not pairs or len({name for name, _ in options}) != len(options):
+        raise ValueError(f"options are a tuple of (name, value), each name once, got {options!r}")
     for name, value in options:
-        if not isinstance(name, str) or not name.isidentifier() or name in taken:
+        if not isinstance(name, str) or not name.isidentifier():
             raise ValueError(f"{name!r} is not the name of an option")
-        if not isinstance(value, (bool, int, float, str)):
-            raise ValueError(f"option {name} is a whole number, number, string or bool, got {value!r}")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"option {name} is not finite: {value!r}")
-    if len({name for name, _ in options}) != len(options):
-        raise ValueError("an option is given twice")
+        finite = math.isfinite(value) if isinstance(value, float) else isinstance(value, (bool, int, str))
+        if not finite or name in ("dim", "local_epsilon", "name", "radius"):
+            raise ValueError(f"{name} = {value!r} is no option of a mechanism's spec")
     return tuple(sorted(options))

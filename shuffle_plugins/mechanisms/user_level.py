@@ -7,25 +7,24 @@ Clients first find a small box that holds all their means, then report within it
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Annotated, cast
 
 from shuffle_plugins.compressors.frames import Rotation
 from shuffle_plugins.compressors.hadamard import hadamard_signs, hadamard_transform, padded_dim
 from shuffle_plugins.compressors.quantization import SignThresholds, random_signs
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports
+from shuffle_plugins.core.checks import Count, Dim, LocalEpsilon, Radius, Ranged, in_range, one_of
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.ranges import Count, Dim, LocalEpsilon, Radius, Ranged, in_range, one_of
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.randomness.sources import Randomness, secure
 
 
 class Split(StrEnum):
-    """What the two stages share: ``CLIENTS`` (each takes part in one, with the whole of ε0) or ``BUDGET``
-    (both, ε0/2).
-    """
+    """What the stages share: ``CLIENTS`` (each in one, with all of ε0) or ``BUDGET`` (each in both, ε0/2)."""
 
     CLIENTS = "clients"
     BUDGET = "budget"
@@ -63,28 +62,26 @@ class UserLevelMean(Ranged):
     range_share: Annotated[float, in_range(above=0, below=1)] = 0.25
     ranging: bool | None = None
     seed: int = 0
-    rotation: Rotation = field(init=False, repr=False, compare=False)
-    ranged: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "rotation", Rotation(dim=self.dim, seed=self.seed))
-        object.__setattr__(self, "ranged", self.ranging is not False)
-        if self.ranging is None:
-            helps = self.bins > 1 and self.clients_per_coordinate > 0 and self._wrong_bins <= 0.5
-            object.__setattr__(self, "ranged", helps)
         if self.bins > 1 << 20:  # the server transforms them all
             raise ValueError(
                 f"{self.bins} bins per coordinate are too many: sigma={self.sigma} is too small for a radius "
                 f"of {self.radius}"
             )
-        if self.bins > 1 and self.clients_per_coordinate < 1:
+        if self.bins > 1 and self.range_clients < self.rotation.size:
             raise ValueError(
                 f"{self.range_clients} clients cannot range {self.rotation.size} coordinates: raise clients "
                 "or range_share, or lower the dimension"
             )
         if self.mean_clients < 1:
             raise ValueError(f"of {self.clients} clients none is left for the second stage")
+
+    @cached_property
+    def rotation(self) -> Rotation:
+        """The public rotation."""
+        return Rotation(dim=self.dim, seed=self.seed)
 
     @property
     def spread(self) -> float:
@@ -99,28 +96,29 @@ class UserLevelMean(Ranged):
         tests = 8 * self.clients * size / self.failure
         return self.radius * min(1.0, math.sqrt(2 * math.log(tests) / size))
 
-    @property
+    @cached_property
     def bins(self) -> int:
         """K, bins per coordinate, a power of two; 1 without a first stage."""
+        if self.ranging is False or self._ranged_radius >= self.radius:
+            return 1
         needed = padded_dim(max(1, math.ceil(self.extent / self.spread)))
-        return needed if self.ranged and self._ranged_radius < self.radius else 1
+        helps = self._rangers >= self.rotation.size and self._wrong_bins(needed) <= 0.5
+        return needed if helps or self.ranging else 1
+
+    @property
+    def _rangers(self) -> int:
+        """Clients of a first stage, if there is one."""
+        return self.clients if self.split is Split.BUDGET else int(self.clients * self.range_share)
 
     @property
     def range_clients(self) -> int:
         """n₁, clients of the first stage."""
-        if self.bins == 1:
-            return 0
-        return self.clients if self.split is Split.BUDGET else int(self.clients * self.range_share)
+        return self._rangers if self.bins > 1 else 0
 
     @property
     def mean_clients(self) -> int:
         """Clients of the second stage."""
         return self.clients if self.split is Split.BUDGET else self.clients - self.range_clients
-
-    @property
-    def clients_per_coordinate(self) -> int:
-        """The fewest clients that report on any one coordinate in the first stage."""
-        return self.range_clients // self.rotation.size
 
     @property
     def stage_epsilon(self) -> float:
@@ -133,22 +131,17 @@ class UserLevelMean(Ranged):
         """A bound on the probability that some client's mean is not in the box that is found, at most 1."""
         if self.bins == 1:
             return self.failure
-        return min(1.0, self.failure + self._wrong_bins)
+        return min(1.0, self.failure + self._wrong_bins(self.bins))
 
-    @property
-    def _wrong_bins(self) -> float:
-        """A bound on the expected number of coordinates whose bin is wrong."""
-        gain = math.tanh(self.stage_epsilon / 2)
-        each = ((1 + math.sqrt(1 - gain * gain / 4)) / 2) ** self.clients_per_coordinate
-        return self.rotation.size * self.bins * each
+    def _wrong_bins(self, bins: int) -> float:
+        """A bound on the expected number of coordinates whose bin, of so many, is wrong."""
+        gain = math.tanh(self.local_epsilon / (4 if self.split is Split.BUDGET else 2))
+        each = ((1 + math.sqrt(1 - gain * gain / 4)) / 2) ** (self._rangers // self.rotation.size)
+        return self.rotation.size * bins * each
 
     @property
     def residual_radius(self) -> float:
-        r"""How far, in l2 norm, a client's mean lies from the centre that is found.
-
-        The smaller of the box, 3τ√P, and 2τ√P and :math:`σ\sqrt{(d + 2\sqrt{dt} + 2t)/m}`, t = ln(4n/γ) (Hsu,
-        Kakade, Zhang 2012). Without a first stage it is the samples' own radius.
-        """
+        """How far, in l2 norm, a client's mean lies from the centre that is found."""
         return self.radius if self.bins == 1 else self._ranged_radius
 
     @property
@@ -187,10 +180,9 @@ class UserLevelEstimate:
 
     Attributes:
         mean: the estimate, (dim,) float64.
-        centre: Uᵀc of the first stage, (dim,) float64; zero if it was left out.
+        centre: of the first stage, (dim,) float64; zero if it was left out.
         local_epsilon: ε that the most burdened client spent, for all its samples.
-        range_reports: what the server received in the first stage, if there was one.
-        mean_reports: what it received in the second.
+        range_reports, mean_reports: what the server received in either stage.
         failure_probability: a bound on the probability that clients' means were cut.
     """
 
@@ -240,8 +232,8 @@ def estimate_mean(
 ) -> UserLevelEstimate:
     """Both stages, for a host that simulates all clients, which are shuffled in secret first.
 
-    ``samples`` are (clients, samples, dim) floating point. Those outside the plan's ball cost no privacy, but
-    may be cut.
+    Of ``samples``, (clients, samples, dim) floating, those outside the plan's ball cost no privacy, but may
+    be cut.
     """
     if tuple(samples.shape) != (plan.clients, plan.samples, plan.dim) or not samples.is_floating_point():
         raise ValueError(
@@ -271,12 +263,11 @@ def estimate_mean(
     else:
         second = mechanism.randomize(rest - rotation.reconstruct(centre), randomness=source, clip=True)
         found = rotation.reconstruct(centre) + mechanism.aggregate(second).double()
-    both = plan.split is Split.BUDGET and plan.bins > 1
     length = float(torch.linalg.vector_norm(found))
     return UserLevelEstimate(
         mean=found * min(1.0, plan.radius / length) if length > 0 else found,
         centre=rotation.reconstruct(centre),
-        local_epsilon=plan.stage_epsilon * (2 if both else 1),
+        local_epsilon=plan.local_epsilon,
         range_reports=first,
         mean_reports=second,
         failure_probability=plan.failure_probability,

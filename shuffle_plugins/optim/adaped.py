@@ -5,9 +5,8 @@ from f(θ) + ½ log(2ψ) + KD(θ, μ)/(2ψ), with f the loss on its data, KD how
 of θ, and the *dissimilarity* ψ > 0, learnt too, how much the two may differ. In each round a client takes τ
 local steps and shares what they changed in μ and ψ, clipped once and randomised as one vector.
 
-Girgis, Privacy-preserving distributed machine learning (thesis, UCLA 2023), section 4.5, equation 4.16 and
-Algorithm 4.4.1. The thesis adds noise in every local step, and its bound on the privacy cost of that does not
-hold (:mod:`shuffle_plugins.accounting.published.thesis`).
+Girgis's thesis, section 4.5, equation 4.16 and Algorithm 4.4.1. It adds noise in every local step, and its
+bound on the privacy cost of that does not hold (:mod:`shuffle_plugins.accounting.published.thesis`).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Positive, Ranged
+from shuffle_plugins.core.checks import Positive, Ranged
 
 DISSIMILARITY = "dissimilarity"
 """Name of ψ among the arrays that are sent; no parameter of a model may have this name."""
@@ -35,11 +34,7 @@ _Pullback = Callable[[Tensor], tuple[dict[str, Tensor]]]
 
 
 def distillation_loss(personal_scores: Tensor, global_scores: Tensor) -> Tensor:
-    """KD: the mean Kullback–Leibler divergence of the global model's outputs from the personal model's.
-
-    KL(softmax of ``personal_scores`` ‖ softmax of ``global_scores``) in nats, averaged over examples; both
-    are outputs before the softmax, (examples, classes).
-    """
+    """KD: the mean of KL(softmax of personal ‖ softmax of global scores), (examples, classes), in nats."""
     ours, theirs = personal_scores.log_softmax(-1), global_scores.log_softmax(-1)
     return (ours.exp() * (ours - theirs)).sum(-1).mean()  # vmap would run torch's own kl_div once per client
 
@@ -54,8 +49,7 @@ def prior_loss(
     """−log p(θ) of a personal model drawn around the global one: section 4.5's two other regularizers.
 
     With d numbers, d/2·log(2πσ²) + ‖θ − μ‖²/(2σ²) for the Gaussian and d·log(2b) + ‖θ − μ‖₁/b for the Laplace
-    prior; ``spread`` is σ or b. Added to f, it makes the thesis's (4.15), which local steps on θ and μ
-    minimise in turn; the Gaussian's is the ℓ2 regularizer of earlier work. :class:`AdaPeD` has KD instead.
+    prior; ``spread`` is σ or b. Added to f, it makes the thesis's (4.15). :class:`AdaPeD` has KD instead.
     """
     checks.number("spread", spread, above=0)
     apart = torch.cat([(personal_model[name] - global_model[name]).flatten() for name in global_model])
@@ -67,10 +61,9 @@ def prior_loss(
 
 
 class ClientModels(NamedTuple):
-    """What a client trains. A tuple of tensors, so that ``torch.func.vmap`` can train many clients at once.
+    """θ, which never leaves the client, its copy of μ, with the same names and shapes, and ψ > 0, a scalar.
 
-    The personal model θ never leaves the client; the global model is its copy of μ, with the same names and
-    shapes; the dissimilarity is ψ > 0, a scalar tensor.
+    A tuple of tensors, so that ``torch.func.vmap`` can train many clients at once.
     """
 
     personal_model: dict[str, Tensor]
@@ -92,13 +85,13 @@ class AdaPeD(Ranged):
         personal_rate: η1, the learning rate of the personal model θ.
         global_rate: η2, the learning rate of the client's copy of the global model μ.
         dissimilarity_rate: η3, the learning rate of ψ.
-        least_dissimilarity: ψ_min, the smallest ψ. Gradient steps and noise can make ψ negative, which the
-            thesis does not treat; here ψ is raised to ψ_min after each step, and when it is received.
+        least_dissimilarity: ψ_min. Steps and noise can make ψ negative, which the thesis does not treat; here
+            ψ is raised to ψ_min after each step, and when it is received.
         dissimilarity_scale: s. A client sends s·ψ, in one vector with μ. With a larger s the noise disturbs ψ
             less, but the change of ψ takes up more of the clipping norm.
-        global_clip: C1, the largest norm of a step's gradient of μ; a longer one is scaled down to it.
+        global_clip: C1, the largest norm of a step's gradient of μ.
         dissimilarity_clip: C2, the largest absolute value of a step's derivative in ψ. Neither clip has
-            to do with privacy here: they keep single steps small.
+            to do with privacy here.
         task_loss: f, a function of scores and labels.
     """
 
@@ -198,8 +191,7 @@ class AdaPeD(Ranged):
     def received(self, arrays: Parameters, *, personal_model: Parameters | None = None) -> ClientModels:
         """A client's models at the start of a round, from the arrays that the server sent.
 
-        ``personal_model`` is the θ that the client kept from its last round; None in its first, when θ starts
-        as a copy of μ.
+        ``personal_model`` is the θ that the client kept; None in its first round, when it is a copy of μ.
         """
         if DISSIMILARITY not in arrays:
             raise ValueError(f"the arrays have no {DISSIMILARITY!r}: they are not of AdaPeD")

@@ -117,12 +117,10 @@ def averaged(*, reach: float, moment: float, steps: int, step_size: float | None
 
 
 def accelerated(*, reach: float, smoothness: float, variance: float, steps: int) -> Promised:
-    """AC-SA when gradients have this variance (Lemma 4.4, with its constants).
+    """AC-SA when gradients have this variance (Lemma 4.4, with its constants), at the best c = 2β + s.
 
-    With Γ_t = 2/(t(t + 1)), L_t = c/t and c = 2β + s, a step gives
-    (f(θ^ag_{t+1}) − f*)/Γ_t ≤ (f(θ^ag_t) − f*)/Γ_{t−1} + c/2·(‖θ_t − θ*‖² − ‖θ_{t+1} − θ*‖²) + t²σ²/(2s)
-    in expectation, as L_t − α_tβ ≥ s/t. The sum, at the best s, is
-    2βD²/(T(T + 1)) + 2Dσ·√((2T + 1)/(6T(T + 1))).
+    In expectation a step gives, with Γ_t = 2/(t(t + 1)) and as L_t − α_tβ ≥ s/t,
+    (f(θ^ag_{t+1}) − f*)/Γ_t ≤ (f(θ^ag_t) − f*)/Γ_{t−1} + c/2·(‖θ_t − θ*‖² − ‖θ_{t+1} − θ*‖²) + t²σ²/(2s).
     """
     spread = variance * (2 * steps + 1) / 6
     best = math.sqrt(spread * steps * (steps + 1)) / reach
@@ -157,12 +155,10 @@ def repeated(
 def last_iterate(*, reach: float, moment: float, steps: int) -> Promised:
     """2DG(2 + log T)/√T with η_t = D/(G√t) (Shamir and Zhang 2013; Theorems 4.3.1 and 5.4.3 of the thesis).
 
-    There D is the diameter of the domain. It holds with the distance R = ``reach`` from the start to the
-    farthest point in place of D, with some room, although iterates may be D ≤ 2R from one another: their
-    proof gives, at R = G = 1 and with S the sum over k < T of (2 + 1/2)·(√T − √(T − k − 1))/(k(k + 1))
-    or less, 3/√T + S ≤ (3 + 1.5·(H + 1 + H/T))/√T, H = 1 + 1/2 + … + 1/(T − 1), as √T − √(T − j) is at most
-    j(1 + j/T)/(2√T). That is 1.05 times smaller than the bound for T ≥ 100; for less T a test adds up the
-    terms, with the length of the path between two iterates where that is less than 2R.
+    There D is the diameter of the domain. It holds, with some room, with the distance R = ``reach`` from the
+    start to the farthest point: iterates may be 2R from one another, and their proof gives, at R = G = 1,
+    (3 + 1.5·(H + 1 + H/T))/√T, H = 1 + 1/2 + … + 1/(T − 1), 1.05 times less than the bound for T ≥ 100; for
+    less T a test adds up the terms.
     """
     bound = 2 * reach * math.sqrt(moment / steps) * (2 + math.log(steps))
     return Decaying(scale=reach / math.sqrt(moment)), bound
@@ -171,9 +167,9 @@ def last_iterate(*, reach: float, moment: float, steps: int) -> Promised:
 def random_cohort(*, population: int, expected: float) -> tuple[float, float]:
     """P[K > 0] and E[expected/K; K > 0] for K ~ Bin(n, expected/n) clients who sample themselves.
 
-    A step without reports changes nothing. So the estimate, 0 in such a step, has the mean P[K > 0]·∇F, and
-    the noise of the mean of K reports is E[1/K; K > 0] times that of one report. The bound on the excess loss
-    is their ratio, or 1/P[K > 0] if that is more, times that of cohorts of exactly the expected size.
+    The estimate, 0 in a step without reports, has the mean P[K > 0]·∇F, and the noise of the mean of K
+    reports is E[1/K; K > 0] times that of one. The bound on the excess loss is their ratio, or 1/P[K > 0] if
+    that is more, times that of cohorts of exactly the expected size.
     """
     rate = expected / population
     width = 12 * math.sqrt(expected) + 40  # what is left out has less probability than a float can add to 1
@@ -183,10 +179,10 @@ def random_cohort(*, population: int, expected: float) -> tuple[float, float]:
 
 
 def sent_bits(*, bits: int, rate: float, samples: int) -> tuple[float, float]:
-    """Expected bits of a client in a step that it is in with probability ``rate``, s reports of b bits each.
+    """Expected bits of a client in a step, s reports of b bits each: (k/n)·s·b (Theorem 4.3.1).
 
-    (k/n)·s·b (Theorem 4.3.1), and with the reports as counts of 2^b kinds, as their order says nothing, at
-    most (k/n)·s·(log₂e + log₂((s + 2^b − 1)/s)) (thesis, Section 4.3.1.2, after Mayekar and Tyagi 2020).
+    With the reports as counts of 2^b kinds at most (k/n)·s·(log₂e + log₂((s + 2^b − 1)/s)) (thesis, Section
+    4.3.1.2, after Mayekar and Tyagi 2020).
     """
     kinds = bits + math.log2(1 + (samples - 1) * 2.0**-bits)  # log₂(s + 2^b − 1), of any b
     counted = min(math.log2(math.e) + kinds - math.log2(samples), bits)

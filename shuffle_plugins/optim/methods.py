@@ -1,8 +1,7 @@
 """The optimisers: configurations whose numbers default to what the theorems choose.
 
-Each theorem chooses its numbers by minimising a bound on the excess loss in which the noise of P_vec appears
-as O(dL²·log²(d/δ)/(b²ε²)). Here the same bounds, with their constants (:mod:`shuffle_plugins.optim.bounds`),
-are minimised over the number of steps with the noise that the privacy model really adds.
+Each theorem's bound on the excess loss, with its constants (:mod:`shuffle_plugins.optim.bounds`), is
+minimised over the number of steps with the noise that the privacy model really adds.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Count, Delta, Positive, Ranged, in_range, whole_number
+from shuffle_plugins.core.checks import Count, Delta, Positive, Ranged, in_range, whole_number
 from shuffle_plugins.optim import bounds
 from shuffle_plugins.optim.bounds import Promised
 from shuffle_plugins.optim.oracles import GradientModel, GradientTarget, Participation, VectorSums
@@ -33,11 +32,7 @@ _GOLDEN = (math.sqrt(5) - 1) / 2  # the golden section's ratio
 
 @dataclass(frozen=True, kw_only=True)
 class Task(Ranged):
-    """What a method chooses its numbers for: a problem, a group of clients, and how they are protected.
-
-    ``reach`` bounds the distance from the start to the optimum; the others are as of
-    :meth:`OptimizationMethod.plan`.
-    """
+    """What a method chooses its numbers for; ``reach`` bounds the distance from the start to the optimum."""
 
     problem: Problem
     population: Annotated[int, whole_number(at_least=2)]
@@ -96,16 +91,13 @@ class OptimizationMethod(Ranged, ABC):
         model: GradientModel | None = None,
         records_per_client: int = 1,
     ) -> OptimizationPlan:
-        """The plan for n clients with one record each, or m; it starts in the middle of the domain.
+        """The plan for n clients with one record each, or m; TargetUnreachable if nothing fits the budget.
 
         Args:
             epsilon, delta: what a client may spend on all of it (replace-one).
             model: how gradients leave clients; :class:`VectorSums` by default.
             records_per_client: m, the records of every client, for :class:`CohortSGD` and
                 :class:`SelfSampledSGD`. With more than one, ε is for neighbours that differ in one record.
-
-        Raises:
-            TargetUnreachable: if nothing keeps to the budget.
         """
         check_kind("problem", problem, Problem, "a Problem, such as logistic_regression(…)")
         chosen = VectorSums() if model is None else model
@@ -231,12 +223,10 @@ class SGD(_OnePass):
 class PermutationSGD(SGD):
     """Noisy SGD, a client a step, in a secret random order (Feldman, McMillan, Talwar 2021, Section 5.2).
 
-    Every step depends on the ones before; the pass is accounted as one epoch of batches of one. For models of
-    one-message reports; ``OneMessage(mechanism="gaussian")`` is the paper's own.
+    For models of one-message reports; ``OneMessage(mechanism="gaussian")`` is the paper's own.
 
     Attributes:
-        batch: clients whose mean gradient makes one report. Each batch is one element that is permuted; its
-            clients must trust somebody to add up their gradients.
+        batch: clients whose mean gradient makes one report, and who must trust somebody to add them up.
         step_size: η, by default D/√((L² + noise)·T).
     """
 
@@ -277,11 +267,9 @@ class GD(_OneStage):
     """P_GD: every client in every step (Algorithm 5, Theorem 4.9).
 
     Attributes:
-        num_steps: T. By default min(n/2, L²/noise₁), where noise₁ is that of a single step: with so many
-            steps a step's noise outweighs the gradient, and more steps gain nothing. A smooth loss needs only
-            2β·ηT steps for the same bound, and gets those if they are fewer.
-        step_size: η, by default the bound's minimiser, at most 1/(2β) if the loss is smooth. The bound is
-            always that minimum.
+        num_steps: T. By default min(n/2, L²/noise₁), where noise₁ is that of a single step: more gain
+            nothing. A smooth loss needs only 2β·ηT steps for the same bound, and gets as many if fewer.
+        step_size: η, by default the bound's minimiser. The bound is always that minimum.
     """
 
     num_steps: Count | None = None
@@ -363,17 +351,14 @@ class Smoothed(OptimizationMethod):
 class Phased(OptimizationMethod):
     """A method for convex losses turned into one for strongly convex ones (Theorems 4.8 and 4.9).
 
-    Clients are split into O(log log n) groups, one for each phase. A phase starts where the last one ended,
-    and assumes that its start is as near the optimum as strong convexity says: ‖θ − θ*‖² ≤ 2·(excess loss)/λ.
-    So it takes the ratio of the loss to its limit to a power: 3/5 for AGD, whose loss goes with D^(6/5), and
-    1/2 for the others.
+    A phase, of a group of clients of its own, starts where the last one ended, and assumes that its start is
+    as near the optimum as strong convexity says: ‖θ − θ*‖² ≤ 2·(excess loss)/λ. So it takes the ratio of the
+    loss to its limit to a power: 3/5 for AGD and 1/2 for the others.
 
     Attributes:
         inner: what runs in a phase: SGD, AGD, GD, or one of the last two smoothed.
-        phases: number of phases; by default ⌈ln ln n/ln(5/3)⌉ for AGD and ⌈ln ln n/ln 2⌉ otherwise, at least
-            1: that ratio is at most a power of n at first, and then a constant.
-        growth: ratio of the sizes of consecutive groups. 1 gives equal groups, as in the paper's proof of
-            Theorem 4.8; with 2, the default, the last phase has half of all clients.
+        phases: by default ⌈ln ln n/ln(5/3)⌉ for AGD and ⌈ln ln n/ln 2⌉ otherwise, at least 1.
+        growth: ratio of the sizes of consecutive groups: 1, as in the paper's proof, for equal ones.
     """
 
     inner: SGD | AGD | GD | Smoothed
@@ -408,9 +393,8 @@ class Phased(OptimizationMethod):
 class CohortSGD(_OneStage):
     """SGD on k clients drawn anew for every step; with one-message mechanisms it is CLDP-SGD.
 
-    Thesis, Algorithm 4.3.1 and Theorems 4.3.1 and 5.4.3: η_t = D/(G√t), last iterate. If gradients are
-    bounded by L in the ℓp norm, G² = max{d^(1−2/p), 1}·L² + noise, where the noise is the mechanism's
-    variance over k·s reports; the expected excess loss is at most 2DG(2 + log T)/√T.
+    Thesis, Algorithm 4.3.1 and Theorems 4.3.1 and 5.4.3: η_t = D/(G√t), last iterate, of expected excess loss
+    at most 2DG(2 + log T)/√T, with G² = max{d^(1−2/p), 1}·L² + noise for an ℓp norm.
 
     Attributes:
         cohort: k, by default a twentieth of the clients.
@@ -455,8 +439,8 @@ class CohortSGD(_OneStage):
 class SelfSampledSGD(CohortSGD):
     """DSS-SGD: every client decides for itself, in secret, whether to take part in a step.
 
-    Thesis, Section 4.4 and Theorem 4.4.1. ``cohort`` is q·n, the expected number of clients in a step. One
-    without reports changes nothing, and is charged all the same.
+    Thesis, Section 4.4 and Theorem 4.4.1. ``cohort`` is the expected number of clients in a step. One without
+    reports changes nothing, and is charged all the same.
     """
 
     _SAMPLING: ClassVar[Sampling] = Sampling.POISSON
@@ -494,12 +478,8 @@ def minimize(
     """Minimise the expected loss within (ε, δ), each row of the data being one client's.
 
     ``data`` is a tensor, or several, with a row for each client; with m records each, (clients, m, …). The
-    method is by default the fully interactive one of Table 1, the other arguments are as of
-    :meth:`OptimizationMethod.plan`. ``report`` is called with the plan's text before anything runs; None is
-    silence.
-
-    Raises:
-        BudgetExceeded: as of :meth:`OptimizationPlan.run`.
+    method is by default :func:`recommended`, the other arguments are as of :meth:`OptimizationMethod.plan`.
+    ``report`` is called with the plan's text before anything runs; None is silence.
     """
     check_kind("problem", problem, Problem, "a Problem, such as logistic_regression(…)")
     chosen = recommended(problem) if method is None else method

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import PrivacyTarget, Round, SampledRecordsRound, Sampling, ShuffleRound
 from shuffle_plugins.accounting.numerics.search import largest_within
-from shuffle_plugins.core.ranges import Count, Ranged
+from shuffle_plugins.core.checks import Count, Ranged
 from shuffle_plugins.mechanisms import LocalRandomizer, Norm, registry
 from shuffle_plugins.mechanisms.noise import noise_ratio
 from shuffle_plugins.protocols import TargetUnreachable, VectorSum
@@ -40,12 +40,11 @@ _IN_WORDS = {
 class Participation(Ranged):
     """How one group of clients takes part in so many steps.
 
-    Under ``SINGLE_PASS`` each client is in one step, and all steps are of equal size; under ``FULL``
-    everybody is in every step; under ``WITHOUT_REPLACEMENT`` k of n are drawn anew for every step; under
-    ``POISSON`` every client tosses a coin for every step, in secret, and the cohort is the expected number;
-    under ``EPOCH`` each client is in one step, in a secret uniform order, and all clients of a step make one
-    report together. Of m records a client draws s anew, uniformly and in secret, for every step that it is
-    in.
+    Under ``SINGLE_PASS`` each client is in one step, all of equal size; under ``FULL`` everybody is in every
+    step; under ``WITHOUT_REPLACEMENT`` k of n are drawn anew for every step; under ``POISSON`` every client
+    tosses a secret coin for every step, and the cohort is the expected number; under ``EPOCH`` each client is
+    in one step, in a secret uniform order, and all clients of a step make one report together. Of m records a
+    client draws s anew, uniformly and in secret, for every step that it is in.
     """
 
     sampling: Sampling
@@ -102,7 +101,7 @@ class Participation(Ranged):
     def drawn(self, step: int, *, order: Tensor, randomness: Randomness) -> Tensor:
         """Positions of the records of a step, from 1, int64; client i has those from i·m to (i + 1)·m − 1.
 
-        ``order`` is a uniform permutation of the group's clients, drawn once.
+        ``order`` is a permutation of the group's clients, drawn once.
         """
         clients = self._clients(step, order=order, randomness=randomness)
         records, samples = self.records_per_client, self.samples_per_client
@@ -126,13 +125,9 @@ class Participation(Ranged):
         return coins.nonzero().flatten()
 
 
-_LOWEST, _HIGHEST = 1e-4, 20.0  # ε0 that are tried: below, a report says next to nothing; above, all
-_PRECISION = 1e-3  # relative, of the ε0 that is found
+_LOWEST = 1e-4  # ε0 that is tried: below, a report says next to nothing
 _SIGNS = {Norm.L1: "ℓ1", Norm.L2: "ℓ2", Norm.LINF: "ℓ∞"}
 _DEFAULTS = {Norm.L1: "l1-hadamard", Norm.L2: "privunit-g", Norm.LINF: "linf-block"}
-_ORDERS = {Norm.L1: 1.0, Norm.L2: 2.0, Norm.LINF: math.inf}
-_CHARGED = 1 + math.exp(-1) / 2  # times δ0 for every report at ε0 = 1 (Feldman et al. 2021, Theorem 3.8)
-_SHARE_OF_DELTA = 0.1  # that the δ0 of reports may add up to
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,7 +174,8 @@ class GradientOracle:
     def mean(self, gradients: Tensor, *, randomness: Randomness) -> Tensor:
         """An unbiased estimate of the mean of the rows, clipped; float64 (dim,)."""
         radius = self.target.radius
-        norms = torch.linalg.vector_norm(gradients, ord=_ORDERS[self.target.norm], dim=1, keepdim=True)
+        order = float(self.target.norm.removeprefix("l"))  # "inf" is a float, too
+        norms = torch.linalg.vector_norm(gradients, ord=order, dim=1, keepdim=True)
         if not bool(norms.isfinite().all()):
             raise ValueError("gradients have NaN or infinite entries; nothing was released")
         return self.estimate(gradients * (radius / norms.clamp(min=radius)), randomness)
@@ -193,11 +189,7 @@ class GradientModel(ABC):
 
     @abstractmethod
     def open(self, participation: Participation, target: GradientTarget) -> GradientOracle:
-        """An oracle that keeps to the target.
-
-        Raises: ValueError: if clients cannot take part in this way, or the model's options are not for such
-        gradients. TargetUnreachable: if nothing keeps to the target.
-        """
+        """An oracle that keeps to the target; TargetUnreachable if nothing does."""
 
     def noise(self, participation: Participation, target: GradientTarget) -> float:
         """About the opened oracle's ``noise``, infinite if there is none; batch sizes are compared by it."""
@@ -309,10 +301,10 @@ class VectorSums(GradientModel):
 class PanPrivate(GradientModel):
     """One trusted processor of a stream, safe against one look at its memory (Appendix C, Algorithm 6).
 
-    The running sum of a batch starts from noise, and as much noise is added again before it is used: a client
-    that came before somebody looked is hidden by the first noise, one that comes after by the second. So a
-    client costs one sum with one noise, and the error is that of two. The paper's noise is Gaussian; here it
-    is the fair coins of P_vec, tossed by the processor. ``overhead`` is as of :class:`VectorSums`.
+    The running sum of a batch starts from noise, and as much is added again before it is used: the first
+    noise hides a client that came before somebody looked, the second one that comes after. So a client costs
+    one sum with one noise, and the error is that of two. The noise is that of P_vec, not Gaussian as in the
+    paper; ``overhead`` is as of :class:`VectorSums`.
     """
 
     overhead: float = 0.02
@@ -324,9 +316,11 @@ class PanPrivate(GradientModel):
         noise = (protocol.worst_variance + second) / protocol.cohort**2
 
         def estimate(gradients: Tensor, randomness: Randomness) -> Tensor:
-            running = RunningSum(protocol, randomness=randomness)
-            running.receive(gradients)
-            return running.close() / len(gradients)
+            first, second = (protocol.common_noise(randomness=randomness) for _ in range(2))
+            total = first + protocol.share(gradients, randomness=randomness) + second
+            coins = protocol.levels + protocol.coins  # the second noise is of mean `coins` per client
+            centred = total.double() - protocol.cohort * coins
+            return protocol.lattice.in_units(centred) / len(gradients)
 
         return GradientOracle(
             target=target,
@@ -346,30 +340,6 @@ class PanPrivate(GradientModel):
         return VectorSums(overhead=self.overhead)
 
 
-class RunningSum:
-    """The memory of a pan-private stream processor during one batch: whole numbers, noisy from the start."""
-
-    def __init__(self, protocol: VectorSum, *, randomness: Randomness) -> None:
-        self._protocol, self._randomness = protocol, randomness
-        self._count = 0
-        self.state = protocol.common_noise(randomness=randomness)
-
-    def receive(self, gradients: Tensor) -> None:
-        """Add clients' gradients, rounded to the lattice."""
-        self.state = self.state + self._protocol.share(gradients, randomness=self._randomness)
-        self._count += len(gradients)
-
-    def close(self) -> Tensor:
-        """Toss the second coins and return the estimated sum, float64 (dim,)."""
-        protocol = self._protocol
-        if self._count != protocol.cohort:
-            raise ValueError(f"the batch is of {protocol.cohort} clients, got {self._count}")
-        total = self.state + protocol.common_noise(randomness=self._randomness)
-        return protocol.lattice.in_units(
-            total.double() - protocol.cohort * (protocol.levels + protocol.coins)
-        )
-
-
 # -- one-message mechanisms -------------------------------------------------------------------------------
 
 
@@ -378,14 +348,13 @@ class OneMessage(GradientModel):
     """One report per client and step, by a local randomizer, amplified by the shuffler.
 
     ε0 is the largest that keeps to the target; of an (ε0, δ0) mechanism δ0 is a tenth of what δ leaves room
-    for. Clients that take part once come in a secret uniform order: an epoch. A report hides among all
-    reports of the pass, although later steps depend on earlier ones (Claim 6 of
-    ``docs/proofs/accounting.md``).
+    for. Clients that take part once come in a secret uniform order: a report hides among all of the pass,
+    although later steps depend on earlier ones (Claim 6 of ``docs/proofs/accounting.md``).
 
     Attributes:
         mechanism: name in the registry, of one that takes vectors in a ball of the problem's norm or in an ℓ2
-            ball. By default ``"privunit-g"`` for ℓ2, ``"linf-block"`` for ℓ∞ and ``"l1-hadamard"`` for ℓ1.
-        options: further options of the mechanism.
+            ball; by default one for the norm.
+        options: of the mechanism.
     """
 
     mechanism: str | None = None
@@ -397,10 +366,12 @@ class OneMessage(GradientModel):
         probe = _mechanism(name, 1.0, target, options)
         probed = _charged(probe, participation)
         if probe.local_delta:
-            # Where this noise is accounted without its δ0, louder or quieter noise may not be.
-            charged = probed.replacement_distance / probe.local_delta or probed.cohort * _CHARGED
+            # Where this noise is accounted without its δ0, louder or quieter noise may not be: times δ0 for
+            # every report at ε0 = 1 (Feldman et al. 2021, Theorem 3.8). A tenth of δ is left for it.
+            by_clones = probed.cohort * (1 + math.exp(-1) / 2)
+            charged = probed.replacement_distance / probe.local_delta or by_clones
             room = target.delta / ((1 + math.exp(target.epsilon)) * charged * participation.releases)
-            options["local_delta"] = _SHARE_OF_DELTA * room
+            options["local_delta"] = 0.1 * room
 
         budget = PrivacyTarget(epsilon=target.epsilon, delta=target.delta, num_steps=participation.releases)
 
@@ -409,7 +380,7 @@ class OneMessage(GradientModel):
             return budget.cost(_charged(mechanism, participation))
 
         found = largest_within(
-            spent, target=target.epsilon, start=1.0, lowest=_LOWEST, highest=_HIGHEST, precision=_PRECISION
+            spent, target=target.epsilon, start=1.0, lowest=_LOWEST, highest=20.0, precision=1e-3
         )
         if found is None:
             raise TargetUnreachable(

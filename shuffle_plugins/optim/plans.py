@@ -30,8 +30,7 @@ _SILENT = 5.0  # seconds that a run may take without a progress bar
 class Stage:
     """One run of one update rule on one group of clients.
 
-    ``problem`` is perhaps a smoothed form of the original, ``reach`` the assumed distance from the start to
-    the optimum, ``bound`` the theorem's upper bound on the excess loss.
+    ``reach`` is the assumed distance from the start to the optimum, ``bound`` is on the excess loss.
     """
 
     problem: Problem
@@ -66,12 +65,7 @@ class Result:
         )
 
     def epsilon(self, delta: float) -> EpsilonInterval:
-        """ε at δ, for replace-one neighbours and an observer of everything that was released.
-
-        Given what was released before, a client's data enter only the rounds of its own group. Later groups
-        compute on what that group released and on other clients' data. So the transcript of all groups costs
-        as much as the group that costs most.
-        """
+        """ε at δ, replace-one, of everything that was released: that of the group that costs most."""
         if not self.private:
             raise ValueError("gradients were used as they are: no ε holds")
         return max((each.epsilon(delta) for each in self.accountants), key=lambda found: found.upper)
@@ -157,11 +151,9 @@ class OptimizationPlan:
                 random order first. With m records per client (clients, m, …).
             start: θ_0; by default the middle of the domain.
             before: rounds that every client has taken part in before: their cost counts towards the budget.
-            on_step: called after each step with its number, from 1, and the point at which gradients were
-                taken.
+            on_step: called after each step with its number, from 1, and where gradients were taken.
 
-        Raises:
-            BudgetExceeded: if the budget does not allow the next round; nothing of that round was released.
+        BudgetExceeded if the budget does not allow the next round; nothing of that round was released.
         """
         examples = as_examples(data)
         if examples[0].shape[0] != self.population:

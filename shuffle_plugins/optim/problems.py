@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, vmap
 from typing_extensions import override
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Dim, NotNegative, Radius, Ranged, one_of
+from shuffle_plugins.core.checks import Dim, NotNegative, Radius, Ranged, one_of
 from shuffle_plugins.mechanisms.base import Norm
 
 
@@ -124,14 +124,11 @@ PROXIMAL_STEPS = 200
 class Problem(Ranged):
     """A convex loss ℓ(θ, x) over θ in Θ.
 
-    A gradient longer than ``lipschitz``, in the norm, is clipped to that length, so a wrong bound costs
-    accuracy, never privacy.
-
     Attributes:
         domain: Θ.
         gradients: (sub)gradients ∇ℓ(θ, x_i), (clients, dim).
         losses: ℓ(θ, x_i), (clients,); only for reports of progress.
-        lipschitz: L, bound on the length of a gradient in the norm.
+        lipschitz: L, in the norm; a longer gradient is clipped, so a wrong bound costs accuracy, not privacy.
         norm: ℓ1, ℓ2 or ℓ∞. Smoothness and strong convexity are of the ℓ2 norm, whichever this is.
         smoothness: β, Lipschitz constant of the gradient; infinite for a loss that is not smooth.
         strong_convexity: λ, zero if there is none.
@@ -201,9 +198,8 @@ class Problem(Ranged):
     def smoothed(self, smoothness: float) -> Problem:
         """The Moreau envelopes ℓ_β(θ, x) = min_u ℓ(u, x) + β/2·‖u − θ‖² in place of the losses.
 
-        ∇ℓ_β(θ) = β(θ − prox(θ)), a subgradient of ℓ at the proximal point; so the envelope of a loss that is
-        convex and L-Lipschitz everywhere is L-Lipschitz (2L where u is kept in Θ, as in the paper's
-        Definition 4.5: here it is not), β-smooth, and ℓ − L²/(2β) ≤ ℓ_β ≤ ℓ (Lemma 4.6).
+        ∇ℓ_β(θ) = β(θ − prox(θ)), a subgradient of ℓ at the proximal point, as u is not kept in Θ; so ℓ_β is
+        L-Lipschitz, β-smooth, and ℓ − L²/(2β) ≤ ℓ_β ≤ ℓ (Lemma 4.6).
         """
         smoothness = checks.number("smoothness", smoothness, above=0)
         proximal = self.proximal or self._searched_proximal
@@ -266,11 +262,11 @@ def logistic_regression(
 
     Args:
         features: d, length of an example.
-        radius: of the ball of parameters, which is that of the dual norm: a :class:`Ball` for ℓ2; for ℓ∞ an
-            :class:`L1Ball`, which makes parameters sparse; for ℓ1, as of sparse features, a :class:`Box`.
+        radius: of the ball of the dual norm that holds parameters: a :class:`Ball` for ℓ2; for ℓ∞ an
+            :class:`L1Ball`, which makes them sparse; for ℓ1, as of sparse features, a :class:`Box`.
         feature_bound: largest norm of x; examples beyond have their gradients clipped.
         regularisation: λ of λ/2·‖θ‖² that is added.
-        norm: of the features and so of gradients, ``"l1"``, ``"l2"`` or ``"linf"``.
+        norm: of the features and so of gradients.
     """
     problem = _of_margins(
         lambda margins: nn.functional.softplus(-margins),
@@ -375,7 +371,7 @@ def from_module(
 
     Args:
         module: called with the first tensor of the examples; convex in its parameters, for the theorems to
-            hold, and without state shared between examples, so without batch normalisation.
+            hold, and without batch normalisation.
         loss: of the module's output and the other tensors of the examples, for a batch of one.
         lipschitz: clipping norm of one example's gradient.
         radius: of the ball of parameters, around the origin; or give a ``domain``.

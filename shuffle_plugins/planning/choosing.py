@@ -49,8 +49,8 @@ def choices(
 ) -> tuple[tuple[Choice, ...], tuple[Dismissed, ...]]:
     """All registered mechanisms on clients' data of one kind, of least error first; and those that refuse.
 
-    A mechanism made for another norm is set up for the smallest ball of its own around the clients'. Without
-    a ``norm``, which may be ``"categories"``, each is put to its own. ``timed`` takes a second or so.
+    One made for another norm is set up for the smallest ball of its own around the clients'. Without a
+    ``norm`` each is put to its own. ``timed`` takes a second or so.
     """
     if norm is not None and norm not in get_args(Domain):
         raise ValueError(f"norm must be one of {', '.join(get_args(Domain))}, got {norm!r}")

@@ -34,7 +34,6 @@ PASSES = frozenset({Sampling.SINGLE_PASS, Sampling.CHECK_IN, Sampling.EPOCH})
 """Ways of sampling in which T counts passes, each of which hears every client once."""
 
 _ORDERS: dict[str, float] = {"l1": 1.0, "l2": 2.0, "linf": math.inf}
-_TINY = 1e-300  # in place of a δ that underflows, so that it has a logarithm
 
 
 class ReportError(NamedTuple):
@@ -45,14 +44,14 @@ class ReportError(NamedTuple):
 
 
 def check_norm(norm: str) -> NormName:
-    """Return the norm's name; a ValueError unless it is l1, l2 or linf."""
+    """Return the norm's name; ValueError unless there is one."""
     if norm not in _ORDERS:
         raise ValueError(f"norm must be one of {', '.join(_ORDERS)}, got {norm!r}")
     return cast(NormName, norm)
 
 
 def mechanism_norm(mechanism: str, *, dim: int) -> NormName:
-    """Norm of the ball in which the mechanism takes its inputs; a ValueError if a plan cannot take it."""
+    """Norm of the ball in which the mechanism takes its inputs; refused if a plan cannot take it."""
     if registry.kind_of(mechanism) is registry.Kind.CATEGORIES:
         raise ValueError(f"{mechanism} takes categories, not vectors")
     built = registry.get(mechanism, local_epsilon=1.0, dim=dim)
@@ -75,7 +74,7 @@ def enclosing_radius(*, radius: float, norm: NormName, within: NormName, dim: in
 def report_error(
     mechanism: str, *, local_epsilon: float, dim: int, radius: float, norm: NormName
 ) -> ReportError:
-    """Its error on clients in a ball, set up for the smallest ball of its own norm that holds it."""
+    """A mechanism's error on clients in a ball, set up for the smallest ball of its norm around it."""
     own = mechanism_norm(mechanism, dim=dim)
     size = enclosing_radius(radius=radius, norm=norm, within=own, dim=dim)
     built = registry.get(mechanism, local_epsilon=local_epsilon, dim=dim, radius=size)
@@ -83,12 +82,10 @@ def report_error(
 
 
 def sampling_error(*, population: int, cohort: int, sampling: Sampling, spread: float) -> float:
-    """Mean squared error of one round's average that sampling alone causes, as if the reports were exact.
+    """Mean squared error of one round's average that sampling alone causes; ``spread`` is S.
 
-    ``spread`` is S, the root mean square distance of the clients' vectors from their mean. Where clients join
-    on their own, under Poisson sampling and random check-in, the sum of the reports is divided by the
-    expected number of them, so its size fluctuates too: S is then the distance from zero, and the error (1 -
-    k/n)·S²/k.
+    Where clients join on their own, the sum of the reports is divided by the expected number of them, so its
+    size fluctuates too: S is then the distance from zero, and the error (1 - k/n)·S²/k.
     """
     if cohort == population:
         return 0.0
@@ -110,7 +107,7 @@ def gaussian_mse(*, target_epsilon: float, delta: float, sensitivity: float, dim
         near, far = 0.5 / ratio - target_epsilon * ratio, -0.5 / ratio - target_epsilon * ratio
         first, second = float(special.log_ndtr(near)), target_epsilon + float(special.log_ndtr(far))
         spent = -math.exp(first) * math.expm1(min(second - first, 0.0))
-        return math.log(max(spent, _TINY) / delta)
+        return math.log(max(spent, 1e-300) / delta)
 
     widest = math.log(math.sqrt(2 * math.log(2.5 / delta)) / target_epsilon + 2)
     narrowest = -0.5 * math.log(target_epsilon + 60 * (1 + math.log(1 / delta))) - 3
@@ -121,9 +118,7 @@ def gaussian_mse(*, target_epsilon: float, delta: float, sensitivity: float, dim
 LEAST_RATIO = 2.0
 """Ratio over a whole run under which training is warned of.
 
-What a run can learn depended on this ratio and little else: a linear model of MNIST's digits, at its best
-learning rate, ended at 32 to 38 % of test accuracy at a ratio of 0.5, 61 to 67 % at 1, 78 to 84 % at 2,
-89 to 91 % at 4, 91 to 94 % at 8 and 91 to 96 % at 16, in 10, 50 or 200 steps (``docs/guides/opacus.md``,
+What a run can learn depended on this ratio and little else (``docs/guides/opacus.md``,
 ``benchmarks/mnist_tuning.py``). Networks that learn their own features need more.
 """
 
@@ -134,8 +129,7 @@ class ExpectedNoise:
 
     ``noise`` is √E‖mean of reports - mean of clipped vectors‖², at most. ``largest_signal`` is the length of
     the mean if all clipped vectors were as long as clipping allows and pointed the same way: gradients of
-    real training are less aligned, and less so the better the model fits. ``local_epsilon`` is None for a
-    sum.
+    real training are less aligned. ``local_epsilon`` is None for a sum.
     """
 
     noise: float
@@ -150,10 +144,7 @@ class ExpectedNoise:
         return self.largest_signal / self.noise if self.noise else math.inf
 
     def signal_to_noise_ratio_over(self, num_steps: int) -> float:
-        """The ratio for the sum of the means of T rounds: √T times that of one round.
-
-        Signals add up; of independent noises the squares do.
-        """
+        """The ratio for the sum of the means of T rounds: √T times that of one round."""
         return math.sqrt(checks.whole("num_steps", num_steps)) * self.signal_to_noise_ratio
 
     def remedies(self) -> tuple[str, ...]:
@@ -176,8 +167,7 @@ class ExpectedNoise:
     def warning(self, *, num_steps: int | None = None) -> str | None:
         """What is wrong with this noise and what would help; None if it leaves something to learn from.
 
-        ``num_steps`` are the rounds of the whole run. If they are unknown, the warning is for what is too
-        noisy even for 1,000.
+        ``num_steps`` are the rounds of the whole run; None warns of what is too noisy even for 1,000.
         """
         steps = 1000 if num_steps is None else num_steps  # so many that a warning needs no guess
         over = self.signal_to_noise_ratio_over(steps)
@@ -194,10 +184,8 @@ class ExpectedNoise:
 def expected_noise(mechanism: PrivateSum, *, cohort: float) -> ExpectedNoise:
     """The noise in the mean of ``cohort`` reports, expected if clients join on their own, before any is made.
 
-    With V the variance that one report adds to the sum, the largest in the ball, the mean of k independent
-    reports has noise √(V/k). Assumes unbiased reports that are averaged with equal weights, made by clients
-    who follow the mechanism, a local randomizer or a sum of vectors. Clipping and sampling errors are not in
-    it. A sum's coins are counted from all clients, also where privacy counts on fewer (``honest_fraction``).
+    √(V/k), with V the largest variance in the ball that a report adds to the sum, without clipping and
+    sampling errors. A sum's coins are counted from all clients, also where privacy counts on fewer.
     """
     from shuffle_plugins.mechanisms import PrivateSum  # loads torch, as building the mechanism has done
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from shuffle_plugins.accounting import NEIGHBOURING_RELATION, Adversary, EpsilonInterval, Method, Sampling
 from shuffle_plugins.accounting.calibrate import LARGEST_SEARCHED_LOCAL_EPSILON
 from shuffle_plugins.core import checks, rounded
-from shuffle_plugins.core.ranges import Delta, Dim, Radius, Ranged, TargetEpsilon, one_of
+from shuffle_plugins.core.checks import Delta, Dim, Radius, Ranged, TargetEpsilon, one_of
 from shuffle_plugins.planning.errors import NormName, check_norm, enclosing_radius
 
 _Norm = Annotated[NormName, lambda _, value: check_norm(value)]
@@ -31,11 +31,8 @@ class _Row:
     Attributes:
         cohort: k, clients whose data are in a round; where they join on their own the expected number.
         num_steps: T, rounds; under single passes and check-in, passes.
-        epsilon: certified interval of the rounds that are charged, replace-one.
-        noise_mse: mean squared error of one round's average that the noise causes.
-        sampling_mse: that of one round's average which the choice of the cohort causes.
-        average_mse: mean squared error of the average over all rounds, cohorts redrawn.
-        bits_per_report: length of what a client sends in a round, on the wire or as counts.
+        noise_mse, sampling_mse: mean squared errors of one round's average by noise, and by who is drawn.
+        average_mse: that of the average over all rounds, cohorts redrawn.
         bits_per_client: bits that a client of the population sends in all rounds, expected.
     """
 
@@ -100,9 +97,6 @@ class PlanQuestion(Ranged):
         dim, radius, norm: of the ball that the clients' vectors lie in.
         spread: S, the root mean square ℓ2 distance of the clients' vectors from their mean (from zero where
             clients join on their own); None for the ℓ2 radius of the ball, its worst case.
-        sampling: how cohorts are chosen.
-        adversary: against whom the guarantee holds.
-        method: how the costs of rounds are composed.
     """
 
     target_epsilon: TargetEpsilon
@@ -129,7 +123,7 @@ class PlanQuestion(Ranged):
 
     @property
     def neighbouring_relation(self) -> str:
-        """For which neighbouring datasets every ε of the plan holds: always ``"replace-one"``."""
+        """Of every ε of the plan: always ``"replace-one"``."""
         return NEIGHBOURING_RELATION
 
 
@@ -138,13 +132,10 @@ class Plan(PlanQuestion):
     """The best way to spend (target ε, δ), and what was tried on the way; begins with the question's fields.
 
     Attributes:
-        best: the row of least error.
         thrifty: of the rows within ``tolerance`` of the best, that of the same cohort and the fewest rounds;
             where only one T was tried, that of the smallest cohort.
         cohort_edge, steps_edge: where the best k and T lie among those of all rows.
         rows: every combination tried, by mechanism, T and k.
-        baselines: what else the target would buy.
-        dismissed: mechanisms that were left out.
         infeasible: (mechanism, k, T) that exceed the target even at the smallest ε0.
     """
 
@@ -164,7 +155,7 @@ class Plan(PlanQuestion):
         return self.best.cohort == self.population
 
     def curve(self, *, mechanism: str | None = None, num_steps: int | None = None) -> tuple[PlanRow, ...]:
-        """Rows of one mechanism and one T, by default the best ones, by growing k."""
+        """Rows of one mechanism and one T, by default the best ones, by k."""
         name = self.best.mechanism if mechanism is None else mechanism
         steps = self.best.num_steps if num_steps is None else num_steps
         chosen = (row for row in self.rows if (row.mechanism, row.num_steps) == (name, steps))
@@ -220,11 +211,11 @@ class DrawnBy(StrEnum):
 class SumRow(_Row):
     """One way to take sums.
 
-    Attributes: drawn_by: who decides whose data are in a round. answering: clients who send something in a
-    round: k, or all n if the clients draw. charged_steps: rounds that ε is charged for: fewer than T only if
-    the server draws and is the adversary, and then those of the client that is drawn most often, but for one
-    chance in a thousand. noise_multiplier: of the sum over the radius of the clients' ball, as of a Gaussian
-    mechanism.
+    Attributes:
+        answering: clients who send something in a round: k, or all n if the clients draw.
+        charged_steps: rounds that ε is charged for: fewer than T only if the server draws and is the
+            adversary: those of the client drawn most often, but for one chance in a thousand.
+        noise_multiplier: of the sum over the radius of the clients' ball, as of a Gaussian mechanism.
     """
 
     drawn_by: DrawnBy
@@ -237,10 +228,7 @@ class SumRow(_Row):
 class SumPlan(PlanQuestion):
     """Ways to take sums within a target (ε, δ); begins with the question's fields.
 
-    Attributes:
-        mechanism: registered name of the sum.
-        rows: what was tried, by T, k, and who draws.
-        infeasible: (who draws, k, T) that no noise keeps within the target.
+    ``infeasible`` are (who draws, k, T) that no noise keeps within the target.
     """
 
     mechanism: str

@@ -16,7 +16,6 @@ from shuffle_plugins.planning.search import BEST_MECHANISM, plan
 from shuffle_plugins.planning.sums import SUMS, plan_sums
 
 _ONE_IN = 10  # a cohort takes one record in so many
-_STEPS = 200
 _MOMENTUM = 0.9
 _MAX_GRAD_NORM = 0.1  # ℓ2 norm, C
 _L2_MECHANISMS = (
@@ -45,8 +44,8 @@ class ModelKind(StrEnum):
 _WEIGHT_NOISE = {ModelKind.LINEAR: 2.0, ModelKind.NETWORK: 0.1}
 """Standard deviation that the noise of all steps together may give each weight.
 
-Chosen on MNIST by ``benchmarks/learning_rate.py``; ``docs/guides/opacus.md`` has the numbers. With rows of
-length one it is also that of the noise in each output of a linear model, in logits.
+Chosen on MNIST by ``benchmarks/learning_rate.py`` (``docs/guides/opacus.md``). With rows of length one it is
+also the noise of each output of a linear model, in logits.
 """
 
 
@@ -54,10 +53,8 @@ length one it is also that of the noise in each output of a linear model, in log
 class TrainingRecipe:
     """Settings of a training run by stochastic gradient descent, none computed from its data; ``print`` it.
 
-    Either every record sends *one report*, its gradient randomised by itself (``local_epsilon``), or the
-    records of a step send messages of which only the *sum* has enough noise (``noise_multiplier``, over
-    ``max_grad_norm``); the other of the two is None. ``epsilon`` is certified for all steps, against somebody
-    who sees the model after each.
+    ``local_epsilon`` is of one report per record, ``noise_multiplier`` (over ``max_grad_norm``) of a sum; the
+    other is None. ``epsilon`` is certified for all steps, against somebody who sees the model after each.
     """
 
     model: ModelKind
@@ -75,11 +72,6 @@ class TrainingRecipe:
     learning_rate: float
     momentum: float
     expected_noise: ExpectedNoise
-
-    @property
-    def neighbouring_relation(self) -> str:
-        """For which neighbouring datasets ε holds: always ``"replace-one"``."""
-        return NEIGHBOURING_RELATION
 
     def warning(self) -> str | None:
         """What would help if the whole run's signal-to-noise ratio is too small to learn from; else None."""
@@ -118,7 +110,7 @@ class TrainingRecipe:
             (
                 *noise[:2],
                 f"{noise[2]} with which all steps together stay within epsilon={self.target_epsilon:g} at "
-                f"delta={self.delta:g} ({self.neighbouring_relation}): certified "
+                f"delta={self.delta:g} ({NEIGHBOURING_RELATION}): certified "
                 f"{rounded(self.epsilon.upper, up=True)}",
             ),
             (
@@ -171,21 +163,22 @@ def training_recipe(
     The noise is the least that keeps all steps within (ε, δ). Gradients are clipped to C = 0.1, so small that
     nearly all of them become equally long (as normalised ones, Bu et al. 2023, *Automatic Clipping*). With
     momentum m, and noise of standard deviation σ in every coordinate of a step's mean gradient, T steps move
-    each weight at random by η·σ·√T/(1 - m); the learning rate η makes this 2 for a linear model, where it is
-    the noise of every output, in logits, and 0.1 for a network. ``docs/guides/opacus.md`` says how these
-    constants did on MNIST, where they were chosen, and elsewhere.
+    each weight at random by η·σ·√T/(1 - m); the learning rate η makes this 2 for a linear model and 0.1 for a
+    network (``docs/guides/opacus.md``).
 
-    Args: target_epsilon: ε of the whole run at δ, for replace-one neighbours, against an observer of the
-    model. population: n, records of the data set, at least 20. dim: d, number of trained parameters. model:
-    ``"linear"``: on rows of length one, from weights of zero; or ``"network"``. mechanism: for one report per
-    record, registered randomizers of vectors in an ℓ2 ball, or ``"best"``; for a sum, one of those that
-    :func:`plan_sums` plans. cohort: k, records of a step; by default a tenth of all. num_steps: T; by default
-    200.
+    Args:
+        target_epsilon: of the whole run, replace-one, against an observer of the model.
+        population: records of the data set, at least 20.
+        dim: number of trained parameters.
+        mechanism: for one report per record, registered randomizers of vectors in an ℓ2 ball, or ``"best"``;
+            for a sum, one of those that :func:`plan_sums` plans.
+        cohort: records of a step; by default a tenth of all.
+        num_steps: by default 200.
     """
     kind = checks.choice(ModelKind, "model", model)
     checks.whole("population", population, at_least=2 * _ONE_IN)
     k = population // _ONE_IN if cohort is None else checks.whole("cohort", cohort, at_most=population)
-    steps = _STEPS if num_steps is None else checks.num_steps(num_steps)
+    steps = 200 if num_steps is None else checks.num_steps(num_steps)
     asked: dict[str, Any] = {
         "target_epsilon": target_epsilon,
         "delta": delta,

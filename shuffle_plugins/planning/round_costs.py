@@ -15,7 +15,6 @@ from shuffle_plugins.secure_aggregation.aggregator import COMMITMENT_BYTES
 from shuffle_plugins.shuffler import RoundContext
 from shuffle_plugins.shuffler.envelopes import envelope_size, layer_size, ticket_size
 
-_PIECE_BYTES = 1 << 25  # of ciphertexts in one message, by default
 _KEY_MEMORY = 200  # bytes that a signing key takes in a set of keys
 
 
@@ -68,12 +67,9 @@ def sum_round_costs(
     """What a shared sum costs one client, the server, and one aggregator.
 
     Args:
-        clients: how many send a share.
         size: counts of a client: ``mechanism.counts.size``.
         largest: the largest count, where the smallest is 0: ``mechanism.counts.highest - lowest``.
-        aggregators: how many there are.
         verified: whether clients prove that their counts are within bounds.
-        rates: of another machine than that of the benchmarks.
     """
     aggregators = checks.whole("aggregators", aggregators)
     layout = ResidueLayout.of_sum(
@@ -88,7 +84,7 @@ def sum_round_costs(
     )
     envelope = sealed_seed_size(terms.secret_bytes)
     reply = terms.share_bytes + aggregators * envelope
-    relayed = COMMITMENT_BYTES + envelope  # of each client, to each aggregator, each time
+    relayed = COMMITMENT_BYTES + envelope  # of each client, twice: to be checked, then to be added up
     expansion = layout.size * layout.dtype.itemsize
     digest = rates.digest_byte * terms.share_bytes
     if isinstance(terms, VerifiedTerms):
@@ -97,10 +93,9 @@ def sum_round_costs(
         answers = prio3.verifier_share_size + prio3.verifier_message_size  # and the seed that it is to be
         answer = prio3.agg_share_size
         sharing, server, aggregator = rates.prove * bits, rates.verify * bits, rates.verify * bits
-        opened, vector, state = 2, answer, answer + prio3.verifier_share_size
+        vector, state = answer, answer + prio3.verifier_share_size
     else:
-        opened = 1 if aggregators == 1 else 2  # several are asked first which envelopes are good
-        request, answers, answer = opened * relayed, 0, layout.num_bytes
+        request, answers, answer = 2 * relayed, 0, layout.num_bytes
         sharing = rates.share * size + rates.expand_byte * expansion * (aggregators - 1)
         server, aggregator = rates.add * size, rates.expand_byte * expansion
         vector, state = expansion, 0
@@ -123,7 +118,7 @@ def sum_round_costs(
             party="aggregator",
             received=clients * request,
             sent=clients * answers + answer,
-            seconds=clients * (opened * rates.open_seed + aggregator),
+            seconds=clients * (2 * rates.open_seed + aggregator),
             memory=clients * (relayed + answers + _KEY_MEMORY) + vector,
         ),
     )
@@ -159,7 +154,7 @@ def mixed_round_costs(
                 received=clients * taken,
                 sent=clients * given,
                 seconds=clients * (rates.mix + layer),
-                memory=min(_PIECE_BYTES, clients * taken) + clients * _KEY_MEMORY,
+                memory=min(1 << 25, clients * taken) + clients * _KEY_MEMORY,
             )
             for taken, given in zip(got, layers[1:], strict=True)
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 
 from shuffle_plugins.accounting import (
     Adversary,
@@ -74,12 +75,12 @@ def plan(
 
     For every (k, T) the largest ε0 within the target is solved for. The error of the average of T rounds,
     each with a fresh cohort, is (V(ε0) + S²(n-k)/(n-1))/(kT), and where T counts passes, which hear
-    everybody, V(ε0)/(nT). What is left open is searched on geometric grids, refined around the best.
-    Arguments that are not told here are the fields of :class:`~shuffle_plugins.planning.plans.PlanQuestion`.
+    everybody, V(ε0)/(nT). Other arguments are the fields of
+    :class:`~shuffle_plugins.planning.plans.PlanQuestion`.
 
     Args:
         mechanism: a registered name, several, or ``"best"`` for all of them.
-        num_steps, cohorts: T and k, candidates, or None to search.
+        num_steps, cohorts: T and k, candidates; None searches geometric grids, refined around the best.
         norm: of the clients' ball: the mechanism's own by default, ℓ2 with several mechanisms. One of another
             norm takes the smallest ball of its norm around it.
         tolerance: ``thrifty`` may exceed the least error by this share of it.
@@ -170,7 +171,6 @@ class _Search:
     infeasible: set[tuple[str, int, int]] = field(default_factory=set)
     expected: int = 0
     _solved: list[PlanRow] = field(default_factory=list)
-    _accountants: dict[tuple[str, Blanket, int, int], ShuffleAccountant] = field(default_factory=dict)
     _loudest: dict[str, float] = field(default_factory=dict)
 
     # -- one combination ------------------------------------------------------------------------------------
@@ -198,15 +198,12 @@ class _Search:
         return self.rows.get(key)
 
     def solve(self, mechanism: str, cohort: int, num_steps: int) -> PlanRow | None:
-        """The row of one combination, without entering it among those tried."""
-
+        @cache
         def accountant(local_epsilon: float) -> ShuffleAccountant:
             blanket = registry.blanket(mechanism, local_epsilon=local_epsilon, dim=self.asked.dim)
-            known = (mechanism, blanket, cohort, num_steps)
-            if known not in self._accountants:
-                self._accountants[known] = ShuffleAccountant(method=self.asked.method)
-                self._accountants[known].step(self._round(mechanism, blanket, cohort), num_steps=num_steps)
-            return self._accountants[known]
+            found = ShuffleAccountant(method=self.asked.method)
+            found.step(self._round(mechanism, blanket, cohort), num_steps=num_steps)
+            return found
 
         start, slope = self._guess(mechanism, cohort, num_steps)
         level = largest_within(
@@ -285,10 +282,7 @@ class _Search:
         return self._loudest[mechanism]
 
     def _size(self, cohort: int, num_steps: int) -> float:
-        """log of the quantity that ε0 depends on for the most part.
-
-        kT where sampling amplifies, T/k where it does not, T where the batches of an epoch hide one another.
-        """
+        """log of what ε0 depends on for the most part: kT where sampling amplifies, T of epochs, else T/k."""
         power = -1
         if self.asked.adversary is Adversary.MODEL_OBSERVER:
             amplifies = {Sampling.WITHOUT_REPLACEMENT: 1, Sampling.POISSON: 1, Sampling.EPOCH: 0}
@@ -300,9 +294,8 @@ class _Search:
     ) -> tuple[float, float | None]:
         """ε0, and by what power of it ε rises there, if the rounds' losses were normal.
 
-        Their composition then depends on the variance of all losses together: ε0 is such that it is that of
-        ``like``, by default the combination solved last of those nearest in size, of the same mechanism
-        if there is one.
+        ε0 is such that the variance of all losses together is that of ``like``, by default the combination
+        solved last of those nearest in size, of the same mechanism if there is one.
         """
         asked, size = self.asked, self._size(cohort, num_steps)
         solved = [row for row in self._solved if row.mechanism == mechanism] or self._solved
@@ -336,7 +329,6 @@ class _Search:
         return math.exp(min(max(x, bottom), top)), slope
 
     def _log_variance(self, mechanism: str, cohort: int, num_steps: int, log_level: float) -> float:
-        """log of the variance of all losses of a combination together, were they small."""
         blanket = registry.blanket(mechanism, local_epsilon=math.exp(log_level), dim=self.asked.dim)
         variance = self._round(mechanism, blanket, cohort).dominating_pair().information
         return math.log(num_steps * variance) if variance > 0 else -math.inf
@@ -348,9 +340,8 @@ class _Search:
     ) -> tuple[Dismissed, ...]:
         """Try the combinations in turn, except those that another mechanism beats at every ε0.
 
-        Of a large grid: every T with the largest cohort, every cohort with the best T, every T with the best
-        cohort, until nothing changes; ``whole`` tries all of it. A lone mechanism's complaints are raised; of
-        several, those that complain are left out.
+        Of a large grid, unless ``whole``: every T with the largest cohort, every cohort with the best T,
+        every T with the best cohort, until nothing changes. Who complains is left out; if ``strict``, raised.
         """
         cells = [(cohort, num_steps) for cohort in cohorts for num_steps in steps]
         if whole or len(cells) <= 12:
@@ -432,7 +423,7 @@ class _Search:
         return min(equals, key=lambda row: (row.bits_per_report, row.num_steps, -row.cohort, row.average_mse))
 
     def refine(self, *, cohorts: bool, steps: bool) -> None:
-        """Halve the grids' steps around the best; go on below the smallest cohort while it is the best."""
+        """Halve the grids' steps around the best, and go on below the smallest cohort while it is best."""
         cohort_ratio, steps_ratio = _COHORT_RATIO, _STEPS_RATIO
         while cohorts and (best := self.best()).cohort > 1:
             if best.cohort > min(row.cohort for row in self._alike(best, num_steps=True)):
@@ -489,7 +480,6 @@ class _Search:
     # -- what else there is ---------------------------------------------------------------------------------
 
     def baselines(self, best: PlanRow, *, num_steps: int) -> tuple[Baseline, ...]:
-        """What the target buys without a shuffler, from a small sample, and from a trusted curator."""
         asked, found = self.asked, []
         unshuffled = asked.target_epsilon / num_steps
         if LEAST_SEARCHED_LOCAL_EPSILON <= unshuffled <= LARGEST_SEARCHED_LOCAL_EPSILON:

@@ -44,7 +44,7 @@ def plan_sums(
     its data with probability k/n by a secret coin of its own: sampling amplifies against everybody who sees
     the sum alone, the server included (``docs/proofs/sums.md``, "Secret participation").
 
-    Arguments that are not told here are the fields of :class:`~shuffle_plugins.planning.plans.PlanQuestion`.
+    Other arguments are the fields of :class:`~shuffle_plugins.planning.plans.PlanQuestion`.
 
     Args:
         mechanism: ``"vector-sum"`` or ``"poisson-binomial"``.
@@ -153,8 +153,7 @@ def _row(asked: PlanQuestion, mechanism: str, *, drawn_by: DrawnBy, cohort: int,
 def most_rounds(num_steps: int, *, share: float, clients: int) -> int:
     """Rounds of the client that is drawn most often: more have a probability of at most a thousandth.
 
-    Each of T rounds draws a ``share`` of the clients afresh and fairly. By a union bound over the clients, of
-    binomial tails.
+    By a union bound over the clients, of binomial tails: each round draws a ``share`` of them afresh.
     """
     return bisect_left(
         range(num_steps),  # P(Bin(T, share) > T) is 0

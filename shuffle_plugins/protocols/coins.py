@@ -12,7 +12,7 @@ import numpy as np
 from scipy import special
 from typing_extensions import override
 
-from shuffle_plugins.accounting import Adversary, PrivacyTarget, Sampling, SumRound
+from shuffle_plugins.accounting import PrivacyTarget, SumRound
 from shuffle_plugins.accounting.pairs.noise import (
     FEWEST_COMPARED,
     FEWEST_TRIALS,
@@ -23,8 +23,8 @@ from shuffle_plugins.accounting.pairs.noise import (
     log_ratio,
 )
 from shuffle_plugins.core import Reports, Rows, checks
+from shuffle_plugins.core.checks import Count, Dim, Radius
 from shuffle_plugins.core.lazy_torch import Tensor
-from shuffle_plugins.core.ranges import Count, Dim, Radius
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.draws import COINS_AT_ONCE, DISTANCE, MOST_COINS, RATIO, drawn_range, heads
 from shuffle_plugins.protocols.lattices import MOST_LEVELS, Categories, FixedPoint, Interval, Lattice, OneHot
@@ -33,16 +33,11 @@ from shuffle_plugins.protocols.sums import (
     HistogramProtocol,
     LatticeSum,
     TargetUnreachable,
-    check_clips,
 )
 from shuffle_plugins.randomness.sources import Randomness, secure
 
 _DISTANCE_SHARE = 0.01  # of δ, that may be spent on the distance of coins from the Gaussian
-_TAIL_SHARE = 1e-3  # of δ, that the accountant spends on tails where the distance is charged to ε
-_CHARGED = 1e-3  # of ε, that the distance may cost there
-_UNAIMED = 1e-13  # distance of all coordinates' coins, where no target is known: little even in 10^5 rounds
 _KNOWN = 1 << 20  # coins whose closeness to a Gaussian says how close others are
-_CLOSEST = 1 << 32  # coins; more are cut into parts, and come no closer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +45,8 @@ class CoinSum(LatticeSum[SumRound], CountSum[SumRound]):
     """Each client rounds its datum to a lattice and adds ``coins`` fair coins to every coordinate.
 
     Its messages are span + coins labelled bits per coordinate, of which x̂_j − lowest + heads are ones.
-    Shuffled, they tell one count per coordinate (:meth:`tally`); so a client's report is its counts. Cheu,
-    Joseph, Mao, Peng 2022, Algorithm 1, at p = ½, which gives the most noise per message
-    (``docs/proofs/sums.md``).
-
-    Attributes:
-        coins: b, fair coins per client and coordinate.
+    Shuffled, they tell one count per coordinate; so a client's report is its counts. Cheu, Joseph, Mao, Peng
+    2022, Algorithm 1, at p = ½, which gives the most noise per message (``docs/proofs/sums.md``).
     """
 
     in_secret: ClassVar[bool] = True
@@ -83,11 +74,6 @@ class CoinSum(LatticeSum[SumRound], CountSum[SumRound]):
         overhead: float = 0.02,
         **data: Any,
     ) -> dict[str, Any]:
-        """With about the fewest messages whose covering Gaussian has at least this noise.
-
-        Without a target, ε falls as noise grows: more noise never gets fewer coins, nor a quieter Gaussian.
-        """
-
         def lattice(levels: int) -> Lattice:
             found: Lattice = cls.lattice_type(levels=levels, **data)
             return found
@@ -99,7 +85,8 @@ class CoinSum(LatticeSum[SumRound], CountSum[SumRound]):
             cohort=cohort,
             honest=honest,
             overhead=checks.number("overhead", overhead, above=0, at_most=1),
-            trials=_close_trials(_UNAIMED / dim) if target is None else _enough_trials(target, dim=dim),
+            # Where no target is known, a distance of all coordinates that is little even in 10^5 rounds.
+            trials=_close_trials(1e-13 / dim) if target is None else _enough_trials(target, dim=dim),
             steady=target is None,
         )
         return {"levels": levels, "coins": coins, **data}
@@ -141,13 +128,9 @@ class CoinSum(LatticeSum[SumRound], CountSum[SumRound]):
         return CountRange(self.lattice.size, low, high + self.messages_per_coordinate - self.coins)
 
     @override
-    def randomize(
-        self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
-    ) -> Reports:
-        check_clips(clip)
-        source = secure(randomness)
-        values = self.lattice.encode(x, randomness=source)
-        coins = heads(self.coins, values.numel(), randomness=source).reshape(values.shape)
+    def _randomized(self, x: Any, randomness: Randomness) -> Reports:
+        values = self.lattice.encode(x, randomness=randomness)
+        coins = heads(self.coins, values.numel(), randomness=randomness).reshape(values.shape)
         return self.layout.reports(values - self.lattice.lowest + coins.to(values.device))
 
     @override
@@ -157,7 +140,6 @@ class CoinSum(LatticeSum[SumRound], CountSum[SumRound]):
 
     @override
     def common_noise(self, *, randomness: Randomness | None = None) -> Tensor:
-        """Heads among the coins of all clients, int64 (size,) on the CPU: one draw for the whole sum."""
         return heads(self.cohort * self.coins, self.lattice.size, randomness=randomness)
 
     @override
@@ -167,12 +149,9 @@ class CoinSum(LatticeSum[SumRound], CountSum[SumRound]):
 
 @dataclass(frozen=True, kw_only=True)
 class ScalarSum(CoinSum):
-    """The sum of clients' numbers: Cheu, Joseph, Mao, Peng 2022, Algorithm 1. See :class:`CoinSum`.
+    """The sum of clients' numbers in [0, upper], (clients, 1); others are brought inside.
 
-    Data are (clients, 1).
-
-    Attributes:
-        upper: Δ; numbers are in [0, upper], and brought inside if they are not.
+    Cheu, Joseph, Mao, Peng 2022, Algorithm 1. See :class:`CoinSum`.
     """
 
     name: ClassVar[str] = "scalar-sum"
@@ -185,11 +164,8 @@ class ScalarSum(CoinSum):
 class VectorSum(CoinSum, PrivateSum):
     """The sum of clients' vectors, with the noise of the Gaussian mechanism and no trusted aggregator.
 
-    Cheu, Joseph, Mao, Peng 2022, Algorithm 2: Algorithm 1 in every coordinate, under its label.
-
-    Attributes:
-        dim: d, length of a client's vector.
-        radius: ℓ2 radius of the ball; longer vectors are scaled onto it.
+    Cheu, Joseph, Mao, Peng 2022, Algorithm 2: Algorithm 1 in every coordinate, under its label. Vectors
+    longer than ``radius``, in ℓ2, are scaled onto the ball.
     """
 
     name: ClassVar[str] = "vector-sum"
@@ -207,12 +183,8 @@ class HistogramSum(HistogramProtocol[SumRound], CoinSum):
 
     P_1D (Cheu, Joseph, Mao, Peng 2022, Algorithm 1) in every category at once: a client sends ``levels`` ones
     under its own category's label and ``coins`` fair coins under every label. Nothing is rounded, and
-    replacing a client moves two counts by one: a sensitivity of exactly √2.
-
-    Data are int64 (clients,), categories in [0, categories). Estimates are in clients.
-
-    Attributes:
-        categories: K, at least 2.
+    replacing a client moves two counts by one: a sensitivity of exactly √2. Data are int64 (clients,), and
+    estimates in clients.
     """
 
     name: ClassVar[str] = "histogram-sum"
@@ -220,22 +192,14 @@ class HistogramSum(HistogramProtocol[SumRound], CoinSum):
 
     categories: Categories
 
-    def contrast_round(
-        self,
-        *,
-        population: int | None = None,
-        cohort: float | None = None,
-        sampling: Sampling | None = None,
-        adversary: Adversary = Adversary.MODEL_OBSERVER,
-    ) -> SumRound:
-        """The round of an adversary that looks at the difference of two counts alone; arguments as of
-        :meth:`round`.
+    def contrast_round(self, **who: Any) -> SumRound:
+        """The round of an adversary that looks at the difference of two counts; arguments of :meth:`round`.
 
         A client moves from one category to the other by twice ``levels``, under the coins of both. What an
         accountant says of this round from below holds for :meth:`round` too, and comes near what that says
         from above.
         """
-        whole = self.round(population=population, cohort=cohort, sampling=sampling, adversary=adversary)
+        whole = self.round(**who)
         distance = 2 * self.levels
         return replace(
             whole,
@@ -254,7 +218,7 @@ class HistogramSum(HistogramProtocol[SumRound], CoinSum):
 
     @override
     def _reach(self, error: float, *, reports: int) -> float:
-        """The exact quantile of one category's coins, everybody's; rounded up by a coin or two."""
+        # The exact quantile of everybody's coins in one category, rounded up by a coin or two.
         trials = self.cohort * self.coins
         below = math.floor(float(special.bdtrik(error / 2, trials, 0.5))) - 1
         return (trials / 2 - max(below, 0)) / self.levels
@@ -265,15 +229,15 @@ def _enough_trials(target: PrivacyTarget, *, dim: int) -> int:
 
     Their distance in total variation, certified down to a limit only, is charged 1 + e^ε times to δ for each
     step and coordinate. If that is more than a hundredth of δ, the ratio of likelihoods is charged to ε
-    instead.
+    instead, a thousandth of it, and a thousandth of δ to tails.
     """
     log_factor, coordinates = float(np.logaddexp(0.0, target.epsilon)), target.num_steps * dim
     factor = math.exp(min(log_factor, 700.0)) * coordinates
     if factor * (DISTANCE + LONG_ROUNDOFF) <= _DISTANCE_SHARE * target.delta:
         return _close_trials(_DISTANCE_SHARE * target.delta / factor)
-    log_tail = math.log(_TAIL_SHARE * target.delta / 2) - log_factor - math.log(coordinates)
+    log_tail = math.log(1e-3 * target.delta / 2) - log_factor - math.log(coordinates)
     ratio = 2 * coordinates * log_ratio(_KNOWN, log_tail=log_tail)
-    return max(_scaled(ratio / (_CHARGED * target.epsilon)), FEWEST_COMPARED)
+    return max(_scaled(ratio / (1e-3 * target.epsilon)), FEWEST_COMPARED)
 
 
 def _close_trials(distance: float) -> int:
@@ -283,7 +247,7 @@ def _close_trials(distance: float) -> int:
 
 def _scaled(factor: float) -> int:
     """Coins so many times closer to their Gaussian than ``_KNOWN``: both measures fall with their square."""
-    return math.ceil(min(_KNOWN * math.sqrt(factor), _CLOSEST))
+    return math.ceil(min(_KNOWN * math.sqrt(factor), 1 << 32))  # more are cut into parts, and come no closer
 
 
 def _fewest_coins(
@@ -298,12 +262,9 @@ def _fewest_coins(
 ) -> tuple[int, int]:
     """Levels and about the fewest coins that have at most the overhead more variance than the noise.
 
-    Args:
-        ratio: deviation of the covering Gaussian over the sensitivity.
-        honest: clients counted on to toss their coins.
-        trials: honest coins that there must be at least, so that they are close to their Gaussian.
-        steady: whether more noise never gets fewer coins, nor a covering Gaussian that deviates by less over
-            the sensitivity. Lattices of few levels then take more coins.
+    ``ratio`` is the covering Gaussian's deviation over the sensitivity, ``trials`` the fewest honest coins.
+    Where ``steady``, more noise never gets fewer coins, nor a Gaussian that deviates by less over the
+    sensitivity; lattices of few levels then take more coins.
     """
 
     def enough(coins: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, ClassVar
@@ -13,27 +13,23 @@ import numpy as np
 from typing_extensions import override
 
 from shuffle_plugins.accounting import PoissonBinomialRound, PrivacyTarget
+from shuffle_plugins.accounting.numerics.search import largest_within
 from shuffle_plugins.compressors.frames import KashinFrame
 from shuffle_plugins.compressors.quantization import SignThresholds
 from shuffle_plugins.core import Reports, Rows, checks
+from shuffle_plugins.core.checks import Dim, LocalEpsilon, Radius, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.ranges import Dim, LocalEpsilon, Radius, whole_number
 from shuffle_plugins.core.rows import rows_at_once
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.lattices import compiled_kernels
-from shuffle_plugins.protocols.sums import CountSum, Tally, TargetUnreachable, check_clips
+from shuffle_plugins.protocols.sums import CountSum, Tally, TargetUnreachable
 from shuffle_plugins.randomness.chacha import WHOLE
 from shuffle_plugins.randomness.sources import Randomness, secure
 
 MOST_BITS_EACH = (1 << 20) - 1  # of one client in one coordinate
 
-_STRETCH = 1.05  # ‖coefficients‖ over ‖vector‖, at most: a Kashin frame keeps to it but for few vectors
 _ROUNDING = 1e-9  # relative, by which rounding may move a norm
-_BITS, _COEFFICIENTS = 1 << 16, 1 << 19  # handled at a time: the first stay in a processor's own cache
-_LEVELS = 32  # of values in the dataset that bounds a round from below
-_LOUDEST = 0.97  # largest gain of a bit that is tried; of a louder bit the other clients hide little
-_SKEW = 50.0  # times gain/√crowd: what a crowd's skew costs of the variance, roughly; for the choice alone
-_PRECISION = 5e-4  # relative, of the noise
+_IN_CACHE = 1 << 16  # bits that stay in a processor's own cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,17 +37,14 @@ class PoissonBinomialSum(CountSum[PoissonBinomialRound], PrivateSum):
     """The sum of vectors in an ℓ2 ball by the Poisson binomial mechanism: random bits, and no other noise.
 
     Chen, Özgür, Kairouz 2022, "The Poisson Binomial Mechanism for unbiased federated learning with secure
-    aggregation". A Kashin frame, public and linear, represents a vector by D coefficients of which none is
-    large. For each a client sends ``bits`` bits, each a one with probability :math:`(1 + τ v)/2`, v in
-    [−1, 1] the coefficient in units of :attr:`coefficient_radius`. What is seen is one count per coefficient.
-    The cost depends on the ℓ2 norm of all of a client's coefficients together (``docs/proofs/counts.md``).
+    aggregation". For each coefficient of a Kashin frame a client sends ``bits`` bits, each a one with
+    probability :math:`(1 + τ v)/2`, v in [−1, 1] the coefficient in units of :attr:`coefficient_radius`. The
+    cost depends on the ℓ2 norm of all of a client's coefficients together (``docs/proofs/counts.md``).
 
     Attributes:
-        dim: d, length of a client's vector.
-        bits: m, how many bits a client sends for each coefficient, in [1, 2**20).
         message_epsilon: ε0 of one bit, in nats: τ = tanh(ε0/2), rounded down.
         radius: ℓ2 radius of the ball; longer vectors are scaled onto it.
-        seed: whole number that fixes the frame. It is public and all must use the same.
+        seed: fixes the frame. It is public and all must use the same.
     """
 
     name: ClassVar[str] = "poisson-binomial"
@@ -102,18 +95,34 @@ class PoissonBinomialSum(CountSum[PoissonBinomialRound], PrivateSum):
             bits = _fewest_bits(honest=honest, noise=noise, overhead=overhead)
         checks.whole("bits", bits, at_most=MOST_BITS_EACH)
 
-        def multiplier_of(gain: float) -> float:
-            found = PoissonBinomialRound(
-                dim=spread.size,
-                bits=bits,
-                flip=_flip(SignThresholds.of(2 * math.atanh(gain))),
-                distance=_distance(spread),
-                population=honest,
-                cohort=honest,
-            )
-            return 2 * found.noise_multiplier  # a round tells it over the sensitivity
+        def quietness(gain: float) -> float:
+            try:
+                found = PoissonBinomialRound(
+                    dim=spread.size,
+                    bits=bits,
+                    flip=_flip(SignThresholds.of(2 * math.atanh(gain))),
+                    distance=_distance(spread),
+                    population=honest,
+                    cohort=honest,
+                )
+            except ValueError:  # hardly anybody is hidden
+                return 4 / noise_multiplier
+            return 0.5 / found.noise_multiplier  # a round tells it over the sensitivity
 
-        gain = _loudest_gain(noise_multiplier, start=_gain(honest / bits, noise), multiplier_of=multiplier_of)
+        gain = largest_within(
+            quietness,
+            target=1 / noise_multiplier,
+            start=_gain(honest / bits, noise),
+            lowest=1e-8,
+            highest=0.97,  # of a louder bit the other clients hide little
+            precision=5e-4,
+            slope=1.0,
+        )
+        if gain is None:
+            raise TargetUnreachable(
+                f"these bits do not protect as a Gaussian of noise multiplier {noise_multiplier:.3g}: send "
+                "more of them, or ask for less noise"
+            )
         return {"dim": dim, "bits": bits, "message_epsilon": 2 * math.atanh(gain), "seed": seed, **data}
 
     @override
@@ -156,13 +165,10 @@ class PoissonBinomialSum(CountSum[PoissonBinomialRound], PrivateSum):
         return CountRange(self.size, 0, self.bits)
 
     @override
-    def randomize(
-        self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
-    ) -> Reports:
-        check_clips(clip)
+    def _randomized(self, x: Any, randomness: Randomness) -> Reports:
         rows = self._rows(x)
         counts = torch.zeros(rows.num_rows, self.size, dtype=torch.int64)
-        for clients, columns, ones in self._drawn(rows, secure(randomness)):
+        for clients, columns, ones in self._drawn(rows, randomness):
             counts[clients, columns] += ones.cpu()
         return self.layout.reports(counts)
 
@@ -185,19 +191,13 @@ class PoissonBinomialSum(CountSum[PoissonBinomialRound], PrivateSum):
         return self._of_surplus(2 * numbers.double() - reports * self.bits)
 
     def _of_surplus(self, surplus: Tensor) -> Tensor:
-        """From ones less zeros under each label to the sum."""
         values = surplus / (self.bits * self.thresholds.gain)
         return self.spread.reconstruct(values * self.coefficient_radius)
 
-    def _values(self, rows: Rows) -> Tensor:
-        """Coefficients in units of their radius, (clients, size) float64: in [−1, 1], of bounded norm."""
-        found, scale = _representation(self.spread, rows, radius=self.radius)
-        return found.mul(scale).clamp_(-1, 1)
-
     def _drawn(self, rows: Rows, randomness: Randomness) -> Iterator[tuple[slice, slice, Tensor]]:
         """How many of some bits are ones: of which clients, of which coefficients, and int32 of both."""
-        few, many = (rows_at_once(self.size, device=rows.device, entries=e) for e in (_BITS, _COEFFICIENTS))
-        width = min(self.size, rows_at_once(1, device=rows.device, entries=_BITS))
+        few, many = (rows_at_once(self.size, device=rows.device, entries=e) for e in (_IN_CACHE, 1 << 19))
+        width = min(self.size, rows_at_once(1, device=rows.device, entries=_IN_CACHE))
         for first in range(0, rows.num_rows, many):
             part = rows.narrow(first, min(first + many, rows.num_rows))
             found, scale = _representation(self.spread, part, radius=self.radius)
@@ -212,7 +212,7 @@ class PoissonBinomialSum(CountSum[PoissonBinomialRound], PrivateSum):
         half = math.nextafter(WHOLE // 2 - self.thresholds.low, 0)  # a one's chance leaves ½ by at most this
         ones = torch.zeros(values.shape, dtype=torch.int32, device=values.device)
         kernels = compiled_kernels() if values.is_cpu else None
-        at_once = rows_at_once(values.numel(), device=values.device, entries=_BITS)
+        at_once = rows_at_once(values.numel(), device=values.device, entries=_IN_CACHE)
         for sent in range(0, self.bits, at_once):
             shape = (min(at_once, self.bits - sent), *values.shape)
             if kernels is not None:
@@ -240,8 +240,7 @@ def _attained(dim: int, seed: int) -> tuple[tuple[float, int], ...] | None:
     """Values of a vector x of full length, as ``PoissonBinomialRound.attained`` takes them.
 
     Of two unit vectors, along a coordinate and along a vector of the frame, the one with the longer values,
-    rounded down to few of them, which leaks less: bits can be flipped to make it so. None if the values of
-    −x are not those of x with the other sign.
+    rounded down to few of them, which leaks less. None if −x has not the values of x with the other sign.
     """
     spread = KashinFrame(dim=dim, seed=seed)
     x = torch.eye(2, dim, dtype=torch.float64)
@@ -253,7 +252,7 @@ def _attained(dim: int, seed: int) -> tuple[tuple[float, int], ...] | None:
     )
     if not torch.equal(values, -negated):
         return None
-    step = values.abs().amax(dim=1, keepdim=True) / _LEVELS
+    step = values.abs().amax(dim=1, keepdim=True) / 32
     levels = (values.abs() * (1 - _ROUNDING) / step).floor() * step
     best = levels[levels.square().sum(dim=1).argmax()]
     found, counts = np.unique(best[best > 0].numpy(), return_counts=True)
@@ -262,12 +261,12 @@ def _attained(dim: int, seed: int) -> tuple[tuple[float, int], ...] | None:
 
 def _distance(spread: KashinFrame) -> float:
     """Bound on ‖v − v'‖₂ of two vectors' coefficients, each in units of a coefficient's radius."""
-    longest = min(_STRETCH, spread.level) * math.sqrt(spread.size) / spread.level
+    # ‖coefficients‖ over ‖vector‖ is at most 1.05 in a Kashin frame but for few vectors, which are shortened.
+    longest = min(1.05, spread.level) * math.sqrt(spread.size) / spread.level
     return 2 * longest * (1 + _ROUNDING)
 
 
 def _flip(thresholds: SignThresholds) -> float:
-    """The least probability of a one, rounded down."""
     return math.nextafter(thresholds.low / WHOLE, 0)
 
 
@@ -285,35 +284,11 @@ def _fewest_bits(*, honest: int, noise: float, overhead: float) -> int:
     while bits <= MOST_BITS_EACH:
         gain = _gain(honest / bits, noise)
         crowd = max((honest - 1) * bits, 1)
-        if (1 + _SKEW * gain / math.sqrt(crowd)) / (1 - gain**2) <= 1 + overhead:
+        # The second term is roughly what a crowd's skew costs of the variance.
+        if (1 + 50.0 * gain / math.sqrt(crowd)) / (1 - gain**2) <= 1 + overhead:
             return bits
         bits = 2 * bits + 1
     raise TargetUnreachable(
         f"no number of bits protects {honest} clients with so much noise within an overhead of {overhead:g}: "
         "ask for less noise or a larger overhead"
-    )
-
-
-def _loudest_gain(noise: float, *, start: float, multiplier_of: Callable[[float], float]) -> float:
-    """The largest gain, to a part in a thousand, at which a round has this noise multiplier."""
-    gain, best, worst = min(start, _LOUDEST), 0.0, math.inf
-    for _ in range(25):
-        try:
-            found = multiplier_of(gain) / noise
-        except ValueError:  # hardly anybody is hidden
-            found = 0.25
-        if found >= 1:
-            best = max(best, gain)
-            if found <= 1 + 2 * _PRECISION or gain == _LOUDEST or worst <= best * (1 + _PRECISION):
-                return best
-        else:
-            worst = min(worst, gain)
-        gain = min(gain * found / (1 + _PRECISION), _LOUDEST)
-        if best and worst < math.inf and not best * 1.05 < gain < worst / 1.05:
-            gain = math.sqrt(best * worst)
-    if best:
-        return best
-    raise TargetUnreachable(
-        f"these bits do not protect as a Gaussian of noise multiplier {noise:.3g}: send more of them, or ask "
-        "for less noise"
     )

@@ -1,9 +1,8 @@
 """Sums as tasks of a DAP deployment: two aggregators that add clients' vectors up and check their range.
 
-DAP (draft-ietf-ppm-dap) runs a VDAF (draft-irtf-cfrg-vdaf) among two organisations; janus and Divvi Up are
-such deployments. Noise comes from the clients, so the aggregators are told to add none. Forms of
-configuration follow janus at 4ab28a36 (``core/src/vdaf.rs``, ``messages/src/task.rs``, ``docs/samples``) and
-divviup-api at b1660f5d (``src/entity/task``), August 2026.
+Noise comes from the clients, so the aggregators are told to add none. Forms of configuration follow janus at
+4ab28a36 (``core/src/vdaf.rs``, ``messages/src/task.rs``, ``docs/samples``) and divviup-api at b1660f5d
+(``src/entity/task``), August 2026.
 """
 
 from __future__ import annotations
@@ -45,14 +44,12 @@ class DapTask:
     """What a DAP deployment must know of a protocol; built by :func:`dap_task`.
 
     Attributes:
-        vdaf: which sums are taken.
         length: numbers in a client's vector.
         most: ``max_weight`` of Prio3MultihotCountVec, or ``max_measurement`` of Prio3SumVec.
         min_batch_size: reports that a batch must have before it is collected: the protocol's cohort.
         client: what clients do before they share their vectors, in words and numbers; no part of a task.
         offset: what each client takes off each of its numbers before it shares them, so that the range to
-            prove is several times shorter. The deployment knows nothing of it: the collector passes the sums
-            through :meth:`total`, which puts it back.
+            prove is several times shorter; :meth:`total` puts it back.
     """
 
     vdaf: Vdaf
@@ -71,12 +68,7 @@ class DapTask:
         checks.whole("offset", self.offset, at_least=0)
 
     def total(self, sums: Tensor, *, reports: int) -> Tensor:
-        """The clients' counts added up, as the protocol's ``estimate`` takes them, int64 (length,).
-
-        Args:
-            sums: what the deployment found, int64 (length,).
-            reports: how many clients' reports are in them, as the deployment says.
-        """
+        """The clients' counts added up, as the protocol's ``estimate`` takes them, from its sums."""
         count = checks.whole("reports", reports, at_least=0)
         if sums.shape != (self.length,):
             raise ValueError(f"sums are ({self.length},), got {tuple(sums.shape)}")
@@ -122,8 +114,7 @@ class DapTask:
     def divviup(self) -> dict[str, Any]:
         """The fields of a new Divvi Up task that the protocol decides, as divviup-api reads them in JSON.
 
-        Divvi Up is given a number of bits in place of the largest number: a liar's number may be as large as
-        so many bits can hold.
+        It is told a number of bits: a liar's number may be as large as so many bits can hold.
         """
         self._check_deployed("Divvi Up")
         if self.min_batch_size < _LEAST_DIVVIUP_BATCH:
@@ -160,9 +151,7 @@ class DapTask:
 def dap_task(protocol: ShuffleProtocol, *, vdaf: Vdaf | str | None = None) -> DapTask:
     """A protocol as a task of a DAP deployment.
 
-    Clients take the task's ``offset`` off their vectors and send these to two aggregators instead of a
-    shuffler. The collector hands the task's ``total`` of the sums to the protocol's ``estimate``. What they
-    cost is the protocol's ``round`` of everybody in a batch. A batch is no secret sample of a population:
+    What a batch costs is the protocol's ``round`` of everybody in it. It is no secret sample of a population:
     calibrate without ``population``.
 
     Args:

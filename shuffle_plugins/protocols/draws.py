@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple, Self
 
@@ -29,15 +29,13 @@ None is drawn further out.
 COINS_AT_ONCE = 1 << 32
 """Coins of one table, some 10 MB long; more are drawn in parts."""
 
-_FINE_BITS, _GUARD_BITS = 128, 720
-_LISTED_REACH = 7.0  # standard deviations; what lies further out is one entry of a table
-_HALF = np.uint64(32)
+_GUARD_BITS = 720
 
 
 def heads(coins: int, size: int, *, randomness: Randomness | None = None) -> Tensor:
     """Draw ``size`` numbers of heads among ``coins`` fair coins, at most 2**40, int64, on the CPU.
 
-    From a table of the law, within 2**-100 of the binomial in total variation, for each 2**32 coins
+    From a table, within 2**-100 of the binomial in total variation, for each 2**32 coins
     (``docs/proofs/sums.md``).
     """
     checks.whole("coins", coins, at_least=0, at_most=MOST_COINS)
@@ -57,8 +55,7 @@ def heads(coins: int, size: int, *, randomness: Randomness | None = None) -> Ten
 def drawn_range(coins: int) -> tuple[int, int]:
     """The least and the largest number of heads that :func:`heads` ever draws among so many coins.
 
-    Each part of at most 2**32 coins stays within ``DRAWN_REACH`` deviations of its middle, so a client's
-    number can be proven to lie in a range far shorter than all coins.
+    Each part of at most 2**32 coins stays within ``DRAWN_REACH`` deviations of its middle.
     """
     many, rest = divmod(coins, COINS_AT_ONCE)
     highest = many * _largest_drawn(COINS_AT_ONCE) + _largest_drawn(rest)
@@ -73,8 +70,8 @@ class AliasTable(NamedTuple):
     """Outcomes in 2**bits columns of equal mass, at most two in each (Walker 1977).
 
     Column i holds outcome ``first + i`` with probability (high[i] + low[i]/2**64) / 2**(64 - bits), and
-    outcome ``first + other[i]`` with the rest. ``packed`` has the first 32 digits of that probability above
-    ``other``. ``further`` is the last entry, which may stand for every outcome that is not listed.
+    outcome ``first + other[i]`` with the rest. ``further`` is the last entry, which may stand for every
+    outcome that is not listed.
     """
 
     first: int
@@ -82,55 +79,39 @@ class AliasTable(NamedTuple):
     high: NDArray[np.uint64]
     low: NDArray[np.uint64]
     other: NDArray[np.int64]
-    packed: NDArray[np.uint64]
     further: int
 
     @classmethod
     def of(cls, first: int, masses: Sequence[int]) -> Self:
         """The table of these masses over their sum, to 2**-128 each; the largest takes what is left."""
         whole = sum(masses)
-        law = [(mass << _FINE_BITS) // whole for mass in masses]
-        law[law.index(max(law))] += (1 << _FINE_BITS) - sum(law)
+        law = [(mass << 128) // whole for mass in masses]
+        law[law.index(max(law))] += (1 << 128) - sum(law)
         bits = (len(law) - 1).bit_length()
-        thresholds, other = [0] * (1 << bits), [0] * (1 << bits)
-        _fill_columns(law + [0] * ((1 << bits) - len(law)), 1 << (_FINE_BITS - bits), thresholds, other)
+        law += [0] * ((1 << bits) - len(law))
+        last = len(masses) - 1
+        thresholds, other = _fill_columns(law, 1 << (128 - bits))
         high = np.array([threshold >> 64 for threshold in thresholds], dtype=np.uint64)
         low = np.array([threshold & ((1 << 64) - 1) for threshold in thresholds], dtype=np.uint64)
-        digits = np.minimum(high >> np.uint64(32 - bits), np.uint64((1 << 32) - 1))
-        alias = np.array(other, dtype=np.int64)
-        return cls(first, bits, high, low, alias, (digits << _HALF) | alias.astype(np.uint64), len(law) - 1)
+        return cls(first, bits, high, low, np.array(other, dtype=np.int64), last)
 
     def draw(self, size: int, randomness: Randomness) -> NDArray[np.int64]:
         """Outcomes less ``first``: a word chooses a column and one of its two, a second decides a tie."""
-        columns = np.int64((1 << self.bits) - 1)
         drawn = np.empty(size, dtype=np.int64)
         for start in range(0, size, 1 << 16):
-            words = randomness.words(min(1 << 16, size - start)).numpy()
-            column = words & columns
-            packed = self.packed.take(column)
-            threshold, fraction = packed >> _HALF, words.view(np.uint64) >> _HALF
+            words = randomness.words(min(1 << 16, size - start)).numpy().view(np.uint64)
+            column = (words & np.uint64((1 << self.bits) - 1)).view(np.int64)
+            fraction, threshold = words >> np.uint64(self.bits), self.high.take(column)
             own = fraction < threshold
-            undecided = np.flatnonzero(fraction == threshold)
-            if undecided.size:
-                own[undecided] = self._own(words[undecided], column[undecided], randomness)
-            np.copyto(column, packed.astype(np.uint32), where=~own)
-            drawn[start : start + len(words)] = column
+            ties = np.flatnonzero(fraction == threshold)
+            own[ties] = randomness.words(ties.size).numpy().view(np.uint64) < self.low[column[ties]]
+            drawn[start : start + len(words)] = np.where(own, column, self.other.take(column))
         return drawn
-
-    def _own(
-        self, words: NDArray[np.int64], column: NDArray[np.int64], randomness: Randomness
-    ) -> NDArray[np.bool_]:
-        """Whether a column's own outcome is drawn, by all the digits of its threshold."""
-        fraction, threshold = words.view(np.uint64) >> np.uint64(self.bits), self.high[column]
-        own = fraction < threshold
-        ties = np.flatnonzero(fraction == threshold)
-        own[ties] = randomness.words(ties.size).numpy().view(np.uint64) < self.low[column[ties]]
-        return own
 
 
 @lru_cache(maxsize=8)
 def alias_table(coins: int) -> AliasTable:
-    """The table that numbers of heads are drawn from; its last entry is for all that are further out."""
+    """The table of numbers of heads; its last entry is for all that are further out."""
     upper, listed = _upper_masses(coins)
     half = upper[:listed]
     law = (half[::-1] if coins % 2 else half[:0:-1]) + half
@@ -148,7 +129,8 @@ def _upper_masses(coins: int) -> tuple[list[int], int]:
     upper = [1 << _GUARD_BITS]
     for count in range(middle, _largest_drawn(coins)):
         upper.append(upper[-1] * (coins - count) // (count + 1))
-    return upper, min(math.ceil(_LISTED_REACH * deviation), len(upper))
+    # What lies further out than seven standard deviations is one entry of a table.
+    return upper, min(math.ceil(7.0 * deviation), len(upper))
 
 
 def _further(coins: int, randomness: Randomness) -> int:
@@ -165,37 +147,19 @@ def _further(coins: int, randomness: Randomness) -> int:
     return count if words[-1] & 1 else coins - count
 
 
-def _fill_columns(
-    law: Sequence[int], full: int, threshold: MutableSequence[int], other: MutableSequence[int]
-) -> None:
-    """Vose's construction in whole numbers: the law's masses, which add up to ``full`` times their number.
-
-    Columns below ``full`` are filled up from the first heavy one until that is below ``full`` itself, which
-    is then filled up from the next. The last heavy column is left with ``full``.
-    """
-    size = len(law)
-    heavy = 0
-    while law[heavy] < full:
-        heavy += 1
-    rest = law[heavy]
-    for i in range(size):
-        if law[i] >= full:
-            continue
-        threshold[i] = law[i]
-        other[i] = heavy
-        rest -= full - law[i]
-        while rest < full:
-            threshold[heavy] = rest
-            following = heavy + 1
-            while law[following] < full:
-                following += 1
-            other[heavy] = following
-            rest = law[following] - (full - rest)
-            heavy = following
-    for i in range(heavy, size):
-        if law[i] >= full:
-            threshold[i] = full
-            other[i] = i
+def _fill_columns(law: list[int], full: int) -> tuple[list[int], list[int]]:
+    """Vose's construction in whole numbers: of masses that add up to ``full`` times their number, thresholds
+    and the other outcomes of the columns."""
+    threshold, other = [full] * len(law), list(range(len(law)))
+    light = [i for i, mass in enumerate(law) if mass < full]
+    heavy = [i for i, mass in enumerate(law) if mass >= full]
+    while light:
+        i, j = light.pop(), heavy[-1]
+        threshold[i], other[i] = law[i], j
+        law[j] -= full - law[i]
+        if law[j] < full:
+            light.append(heavy.pop())
+    return threshold, other
 
 
 DRAWN_DISTANCE = 2.0**-92
@@ -205,30 +169,19 @@ A table leaves out less than 2**-110, has fewer than 2**20 entries and is read w
 less than 2**-100. A number is the sum of fewer than 2**8 draws.
 """
 
-_LARGEST_TABLE = 24  # log2 of the events of one draw
-
 
 def drawn_binomials(events: Tensor, *, threshold: int, randomness: Randomness) -> Tensor:
     """Draw Bin(events, threshold/2**62) for each entry of ``events``, in [0, 2**31]; int64, on the CPU."""
-    left = events.to(torch.int64).cpu().flatten()
+    left = events.to(torch.int64).cpu().flatten().clone()
     if left.numel() and int(left.max()) > 1 << 31:
         raise ValueError(f"more than {1 << 31:,} clients cannot be simulated at once: simulate groups")
     found = torch.zeros_like(left)
-    while bool((left >> (_LARGEST_TABLE + 1)).any()):
-        many = (left >> (_LARGEST_TABLE + 1)).nonzero().squeeze(1)
-        found[many] += _draws(len(many), _LARGEST_TABLE, threshold, randomness)
-        left[many] -= 1 << _LARGEST_TABLE
-    for power in range(_LARGEST_TABLE, -1, -1):
-        chosen = ((left >> power) & 1).nonzero().squeeze(1)
-        if len(chosen):
-            found[chosen] += _draws(len(chosen), power, threshold, randomness)
+    for power in range(24, -1, -1):  # the largest table is of 2**24 events, and drawn from as often as needed
+        while len(chosen := (left >> power).nonzero().squeeze(1)):
+            table = binomial_table(power, threshold)
+            found[chosen] += torch.from_numpy(table.draw(len(chosen), randomness) + table.first)
+            left[chosen] -= 1 << power
     return found.reshape(events.shape)
-
-
-def _draws(count: int, power: int, threshold: int, randomness: Randomness) -> Tensor:
-    """Bin(2**power, threshold/2**62), int64 (count,)."""
-    table = binomial_table(power, threshold)
-    return torch.from_numpy(table.draw(count, randomness) + table.first)
 
 
 @lru_cache(maxsize=512)

@@ -23,8 +23,8 @@ from shuffle_plugins.accounting import (
 from shuffle_plugins.accounting.calibrate import LARGEST_SEARCHED_LOCAL_EPSILON, LEAST_SEARCHED_LOCAL_EPSILON
 from shuffle_plugins.accounting.numerics.search import narrowed
 from shuffle_plugins.core import ReportLayout, Reports, checks
+from shuffle_plugins.core.checks import LocalEpsilon
 from shuffle_plugins.core.confidence import clopper_pearson_lower, clopper_pearson_upper
-from shuffle_plugins.core.ranges import LocalEpsilon
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.base import FrequencyOracle
 from shuffle_plugins.protocols.lattices import Categories
@@ -36,18 +36,12 @@ BEST_ORACLE = "best"
 
 MOST_REFUSED = 1 << 12
 
-_NEAR = 1e-3  # relative, of an ε0 that an oracle needs
 _TIE = 1.01  # errors so close are called equal, and the shorter report wins
 
 
 @dataclass(frozen=True, kw_only=True)
 class Support:
-    """Law of a category's estimate from one report that takes two values.
-
-    Attributes:
-        low: the estimate from a report that does not support the category, at most 0.
-        high: that from one that does, at least 1.
-    """
+    """A category's estimate from one report: ``high`` if the report supports it, at least 1, else ``low``."""
 
     low: float
     high: float
@@ -59,12 +53,12 @@ class Support:
 
     @property
     def own(self) -> float:
-        """Probability that a client's report supports its own category: the estimate has mean 1."""
+        """Probability that a client's report supports its own category."""
         return (1 - self.low) / self.width
 
     @property
     def other(self) -> float:
-        """Probability that a client's report supports another given category: the estimate has mean 0."""
+        """Probability that a client's report supports another given category."""
         return -self.low / self.width
 
     def variance(self, frequency: float) -> float:
@@ -86,7 +80,6 @@ class FrequencyEstimation(ShuffleProtocol):
     place of Hadamard response and the oracle's exact dominating pair in the place of Theorem 3.1.
 
     Attributes:
-        categories: K, at least 2.
         local_epsilon: ε0 of a report: what protects a client that trusts nobody.
         oracle: name of a registered frequency oracle. ``"best"`` is replaced by the one of least error; of
             those within a per cent, that of the fewest bits.
@@ -120,23 +113,13 @@ class FrequencyEstimation(ShuffleProtocol):
     ) -> Self:
         """The protocol at the largest ε0, up to 20, whose certified ε at δ is at most ``epsilon``.
 
-        Args:
-            categories, clients, honest_fraction: as the fields.
-            epsilon: target for all steps together, replace-one.
-            delta: δ of the target.
-            num_steps: rounds that the same people take part in.
-            population: n, if each round draws ``clients`` of them without replacement.
-            oracle: a registered oracle; ``"best"`` calibrates all that could win, each to its own ε0, and
-                takes the one of least error, in a second or a few.
+        Arguments are those of :meth:`SummingProtocol.calibrated`. The oracle ``"best"`` calibrates all that
+        could win, each to its own ε0, and takes the one of least error, in a second or a few.
         """
         checks.categories(categories)
         target = PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps)
         present = Participants.of(cohort, honest_fraction=honest_fraction, population=population)
-        who: dict[str, Any] = {
-            "population": _drawn_from(present),
-            "cohort": present.honest,
-            "sampling": present.sampling,
-        }
+        who = _honest_part(present)
 
         def allowed(name: str, local_epsilon: float) -> bool:
             oracle = built(name, local_epsilon=local_epsilon, categories=categories)
@@ -176,7 +159,7 @@ class FrequencyEstimation(ShuffleProtocol):
 
     @property
     def mechanism(self) -> FrequencyOracle:
-        """The oracle at its ε0: what a client runs."""
+        """What a client runs."""
         return built(self.oracle, local_epsilon=self.local_epsilon, categories=self.categories)
 
     messages_per_client = 1
@@ -196,12 +179,7 @@ class FrequencyEstimation(ShuffleProtocol):
         adversary: Adversary = Adversary.MODEL_OBSERVER,
     ) -> ShuffleRound:
         present = self.participants(population=population, cohort=cohort, sampling=sampling)
-        return self.mechanism.round(
-            population=_drawn_from(present),
-            cohort=present.honest,
-            sampling=present.sampling,
-            adversary=adversary,
-        )
+        return self.mechanism.round(**_honest_part(present), adversary=adversary)
 
     @property
     def support(self) -> Support:
@@ -218,32 +196,22 @@ class FrequencyEstimation(ShuffleProtocol):
         """Bound on E‖f̂ − π‖² where clients' categories are independent draws of π."""
         return self.squared_error + (1 - 1 / self.categories) / self.cohort
 
-    def largest_error(self, *, confidence: float = 0.95, largest_frequency: float = 1.0) -> float:
+    def largest_error(self, *, confidence: float = 0.95) -> float:
         """What no frequency is further than from its estimate, with this confidence for all together.
 
-        Bernstein's inequality for each category, and a union bound over all of them. With f the share of a
-        category, its term :math:`h(f) = 2e^{-nt²/2(v(f) + wt/3)}` is convex where it is below 2e⁻², so over
-        all data of that largest share their sum is greatest at a corner: ⌈1/F⌉ categories of share F, the
-        others of none.
-
-        Args:
-            confidence: in (0, 1).
-            largest_frequency: F, a share that no category exceeds, if one is known; in [1/K, 1].
+        Bernstein's inequality for each category, and a union bound. With f the share of a category, its term
+        :math:`h(f) = 2e^{-nt²/2(v(f) + wt/3)}` is convex where it is below 2e⁻², so over all data their sum
+        is greatest where all hold one category.
         """
         error = min(1 - checks.confidence(confidence), 2 * math.exp(-2.0))
-        if not 1 / self.categories <= largest_frequency <= 1:
-            raise ValueError(
-                f"largest_frequency must be in [1/{self.categories}, 1], got {largest_frequency!r}"
-            )
         support, n = self.support, self.cohort
-        held = min(math.ceil(1 / largest_frequency), self.categories)
         rare = support.variance(0.0)
-        common = max(rare, support.variance(largest_frequency))
+        common = max(rare, support.variance(1.0))
 
         def excess(t: float) -> float:
             return -error + sum(
                 2 * many * math.exp(-n * t * t / (2 * (variance + support.width * t / 3)))
-                for many, variance in ((held, common), (self.categories - held, rare))
+                for many, variance in ((1, common), (self.categories - 1, rare))
             )
 
         high = support.width
@@ -263,11 +231,8 @@ class FrequencyEstimation(ShuffleProtocol):
 
         The reports that support a category are a sum of independent bits of mean q + f·(p − q). If clients
         are drawn from a distribution the sum is binomial, and the limits are those of Clopper and Pearson
-        1934; for given clients its tails are no heavier (Hoeffding 1956, Theorem 5).
-
-        Args:
-            histogram: from :meth:`estimate`.
-            confidence: that each interval holds its frequency; with ``simultaneous`` that all do.
+        1934; for given clients its tails are no heavier (Hoeffding 1956, Theorem 5). ``confidence`` is that
+        of each, or with ``simultaneous`` of all together.
         """
         error = (1 - checks.confidence(confidence)) / 2 / (self.categories if simultaneous else 1)
         support, trials = self.support, histogram.reports
@@ -301,12 +266,8 @@ class FrequencyEstimation(ShuffleProtocol):
     def estimate(self, reports: Reports) -> Histogram:
         """Unbiased counts and frequencies of those who reported.
 
-        Impossible reports are left out and counted; a possible one moves no count by more than
-        :attr:`influence`, whoever made it up.
-
-        Raises:
-            ValueError: if the reports are another protocol's, more than 4,096 are impossible, or none is
-                left.
+        Impossible reports are left out and counted, up to 4,096 of them; a possible one moves no count by
+        more than :attr:`influence`, whoever made it up.
         """
         counts, refused = summed(self.mechanism, reports)
         return Histogram(counts=counts, reports=len(reports) - refused, refused=refused)
@@ -315,18 +276,18 @@ class FrequencyEstimation(ShuffleProtocol):
     def sum(self, reports: Reports) -> Tensor:
         return summed(self.mechanism, reports)[0]
 
-    def distribution(self, reports: Reports) -> Tensor:
-        """The probability vector nearest to the estimated frequencies, float64 (categories,)."""
-        return self.estimate(reports).distribution
 
-
-def _drawn_from(present: Participants) -> int:
-    """The honest population that honest reports are accounted to come from.
+def _honest_part(present: Participants) -> dict[str, Any]:
+    """What a round of the honest reports alone is told.
 
     An honest client is drawn with probability ``reports`` over the population; rounded so that this is not
     understated.
     """
-    return max(present.honest, present.population * present.honest // present.reports)
+    return {
+        "population": max(present.honest, present.population * present.honest // present.reports),
+        "cohort": present.honest,
+        "sampling": present.sampling,
+    }
 
 
 def _error(name: str, local_epsilon: float, categories: int) -> float:
@@ -344,7 +305,7 @@ def _needed_level(name: str, error: float, categories: int) -> float | None:
         return None
     if _error(name, low, categories) <= error:
         return low
-    return narrowed(lambda level: _error(name, level, categories) > error, low, high, precision=_NEAR)[0]
+    return narrowed(lambda level: _error(name, level, categories) > error, low, high, precision=1e-3)[0]
 
 
 def _by_promise(categories: int) -> list[str]:

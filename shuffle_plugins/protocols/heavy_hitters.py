@@ -13,7 +13,7 @@ from torch import Tensor
 
 from shuffle_plugins.accounting import Adversary, CountedRound, Sampling
 from shuffle_plugins.core import Reports, checks
-from shuffle_plugins.core.ranges import Count, Positive, Ranged, whole_number
+from shuffle_plugins.core.checks import Count, Positive, Ranged, whole_number
 from shuffle_plugins.core.rows import checked_categories
 from shuffle_plugins.protocols.unary import CountedUnary
 from shuffle_plugins.randomness.sources import Randomness, secure
@@ -24,7 +24,6 @@ class PrefixQuestion:
     """What clients are asked in one round: which prefix their value has, of those that are still candidates.
 
     Attributes:
-        number: of the round, from 0.
         kept: prefixes that survived the round before, increasing, int64 (prefixes,).
         kept_bits: their length; 0 in the first round, where there is one, the empty prefix.
         asked_bits: length of the prefixes that are asked for: each kept prefix with every continuation.
@@ -48,9 +47,7 @@ class FoundValues:
     """Values that many clients hold, the most frequent first.
 
     Attributes:
-        values: int64 (values,).
-        counts: unbiased estimates of how many of those who answered the last round hold each, float64
-            (values,).
+        counts: unbiased estimates of how many of those who answered the last round hold each.
         cut: rounds in which more prefixes were frequent enough than could be kept; the rarer were left out.
     """
 
@@ -63,23 +60,17 @@ class FoundValues:
 class HeavyHitters(Ranged):
     """Finds the values of [0, 2**bits) that many clients hold, without asking about every value.
 
-    Round by round, clients are asked for longer prefixes of their value: in the first round for its leading
-    bits, then for the continuations of the prefixes that were frequent. A client's answer is a vector of
+    Round by round, clients are asked for longer prefixes of their value. A client's answer is a vector of
     ``length`` bits, that of its prefix set, or none; it flips them all and only sums are seen
-    (:class:`CountedUnary`). Rounds are composed by the accountant: what is asked may depend on earlier
-    answers in any way. All clients answer all rounds, unless in ``groups``, to compare.
-
-    Data are integers (clients,).
+    (:class:`CountedUnary`). All clients answer all rounds, unless in ``groups``. Data are integers
+    (clients,) of so many ``bits``.
 
     Attributes:
-        bits: length of a value.
-        cohort: n, how many clients there are.
         counts: the protocol of one round; its ``length``, the bits of an answer, is a power of two.
         width: prefixes that are kept from round to round, at most; a power of two below ``length``. In the
             first round all prefixes of log2(length) bits are asked for, then each kept prefix with its
             length/width continuations.
         false_positives: expected number of prefixes that nobody holds which survive, in all rounds together.
-        groups: whether a client answers one round only.
     """
 
     name: ClassVar[str] = "heavy-hitters"
@@ -112,12 +103,8 @@ class HeavyHitters(Ranged):
     ) -> Self:
         """The search of the least noise whose certified ε at δ, of all rounds, is at most ``epsilon``.
 
-        Args:
-            bits, cohort, length, false_positives, groups: as the fields.
-            width: as the field; by default about a thousandth of the cohort, at least 256.
-            epsilon: target for the whole search, replace-one.
-            delta: δ of the target.
-            of_counts: ``encoding``, ``honest_fraction`` and ``failure``, as of :class:`CountedUnary`.
+        By default ``width`` is about a thousandth of the cohort, at least 256; ``of_counts`` are further
+        arguments of :meth:`CountedUnary.calibrated`.
         """
         if width is None:
             wanted = max(cohort // 1_000, 256) if isinstance(cohort, int) else 256
@@ -218,18 +205,12 @@ class HeavyHitters(Ranged):
         self, x: Tensor, question: PrefixQuestion, *, randomness: Randomness | None = None
     ) -> Reports:
         """Each client's answer, flipped. Add reports up with ``counts.total``."""
-        return self.counts.randomize_held(self.answers(x, question), randomness=randomness)
+        return self.counts.randomize_held(self.answers(x, question)[:, None], secure(randomness))
 
     def following(
         self, total: Tensor, question: PrefixQuestion, *, reports: int
     ) -> PrefixQuestion | FoundValues:
-        """The next question, or, after the last round, what was found.
-
-        Args:
-            total: sums of the answers' bits, from ``counts.total``.
-            question: what was asked.
-            reports: how many clients answered; fewer than should make fewer false positives, and more misses.
-        """
+        """The next question, or what was found in all rounds, from ``counts.total`` of so many reports."""
         estimates = self.counts.estimate(total, reports=reports).counts
         candidates = question.candidates()
         chosen = (total[: len(candidates)].cpu() >= self.threshold).nonzero().squeeze(1)
@@ -259,7 +240,7 @@ class HeavyHitters(Ranged):
             size = self.clients_per_round
             start = question.number * size if self.groups else 0
             answering = self.answers(values[start : start + size], question)
-            total = self.counts.share_held(answering, randomness=source)
+            total = self.counts.share_held(answering[:, None], source)
             found = self.following(total, question, reports=size)
             if isinstance(found, FoundValues):
                 return found

@@ -28,8 +28,8 @@ from typing_extensions import override
 
 from shuffle_plugins.compressors.quantization import stochastic_round
 from shuffle_plugins.core import Rows
+from shuffle_plugins.core.checks import Dim, Radius, Ranged, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.ranges import Dim, Radius, Ranged, whole_number
 from shuffle_plugins.core.rows import checked_categories, rows_at_once
 from shuffle_plugins.randomness.chacha import Keystream
 from shuffle_plugins.randomness.sources import Randomness
@@ -45,8 +45,7 @@ _T = TypeVar("_T")
 class Lattice(Ranged, ABC):
     """Unbiased rounding to whole steps, with a distance between two clients' values that is bounded.
 
-    Attributes:
-        levels: g, the steps of the largest datum, in [1, 2**24].
+    ``levels`` are the steps of the largest datum.
     """
 
     levels: int
@@ -92,7 +91,7 @@ class Lattice(Ranged, ABC):
 
     @abstractmethod
     def encode(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
-        """Round each client's datum, int64 (clients, size); a ValueError unless x is a batch of such data."""
+        """Round each client's datum, int64 (clients, size)."""
 
     @abstractmethod
     def encoded_sum(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
@@ -197,11 +196,7 @@ class OneHot(Lattice):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedPoint(Lattice):
-    """Vectors in an ℓ2 ball, rounded without bias to multiples of radius/levels, to a length that is bounded.
-
-    A vector whose rounding came out longer than :attr:`norm_bound`, an event of probability below 2**-60, is
-    rounded towards zero instead. Rows longer than ``radius`` are scaled onto the ball.
-    """
+    """Vectors in an ℓ2 ball, rounded without bias to multiples of radius/levels, to a bounded length."""
 
     dim: Dim
     levels: Levels
@@ -276,17 +271,14 @@ class FixedPoint(Lattice):
     def _rounded(
         self, rows: Rows, draw: Keystream, first: int, last: int, *, apart: bool
     ) -> Iterator[tuple[int, Tensor]]:
-        """Rounded rows, as many as stay in a cache with their coins, after the number of the first of them.
-
-        Each by itself (``apart``), or added up, (1, dim), where that is done in one pass.
-        """
+        """The first row's number and rounded rows, which unless ``apart`` may be added up, (1, dim)."""
         stride = -(-self.dim // 4) * 4
         step = rows_at_once(stride, device=rows.device, entries=1 << 20)
         for start in range(first, last, step):
             part = rows.narrow(start, min(start + step, last))
             count = part.num_rows
             coins = draw.coins(start * stride, count * stride, device=rows.device).view(count, stride)
-            if _compiles(rows):
+            if _kernels_for(rows):
                 yield start, torch.from_numpy(self._by_kernels(part, coins, draw, start, apart=apart))
             else:
                 yield start, self._by_torch(part, coins, draw, start)
@@ -311,8 +303,7 @@ class FixedPoint(Lattice):
     def _by_kernels(
         self, rows: Rows, coins: Tensor, draw: Keystream, start: int, *, apart: bool
     ) -> NDArray[Any]:
-        kernels = compiled_kernels()
-        assert kernels is not None
+        kernels = _kernels_for(rows)
         blocks = [block.to(rows.compute_dtype).contiguous().numpy() for block in rows.blocks]
         squares, lengths, tossed = np.zeros(rows.num_rows), np.zeros(rows.num_rows), coins.numpy()
         for block in blocks:
@@ -350,14 +341,14 @@ def _last_bits(words: Tensor) -> Tensor:
     return (words >> 18) & ((1 << 46) - 1)
 
 
-def _compiles(rows: Rows) -> bool:
-    return rows.device.type == "cpu" and compiled_kernels() is not None
+def _kernels_for(rows: Rows) -> Any:
+    return compiled_kernels() if rows.device.type == "cpu" else None
 
 
 def _in_parts(action: Callable[[int, int], _T], rows: Rows) -> list[_T]:
     """Call on ranges of rows, in threads where kernels run and that pays."""
-    kernels = compiled_kernels()
-    if kernels is None or not _compiles(rows):
+    kernels = _kernels_for(rows)
+    if kernels is None:
         return [action(0, rows.num_rows)]
     found: list[_T] = kernels.in_parts(action, rows=rows.num_rows, size=rows.dim)
     return found

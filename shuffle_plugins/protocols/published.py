@@ -22,14 +22,7 @@ from shuffle_plugins.mechanisms.sign_patterns import Constants
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishedSum:
-    """Parameters of P_1D, or of P_vec in each coordinate, as the paper's proofs set them.
-
-    Attributes:
-        levels: g, lattice steps over the range of a number.
-        coins: b, the fewest whole number allowed, coins per client and coordinate.
-        probability: p of a coin, below ½.
-        noise_variance: n·b·p(1 − p) lattice steps squared, in the units of the data squared.
-    """
+    """g, b and p of P_1D, or of P_vec in each coordinate; n·b·p(1 − p) in squared units of the data."""
 
     levels: int
     coins: int
@@ -42,8 +35,7 @@ def scalar_sum(
 ) -> PublishedSum:
     """P_1D for numbers in [0, upper], by Lemma 3.1: (ε·(1 + 2/g), δ), instance by instance.
 
-    b > 180·g²·log(2/δ)/(ε²·n), p = 90·g²·log(2/δ)/(b·ε²·n). With a fraction h of honest clients, at least
-    1/3, and ε ≤ 1, the same numbers give ε/h (Claim A.8). ``levels`` is g, by default the least that the
+    b > 180·g²·log(2/δ)/(ε²·n), p = 90·g²·log(2/δ)/(b·ε²·n). ``levels`` is g, by default the least that the
     lemma allows for upper = 1, √n.
     """
     _check(epsilon, delta)
@@ -68,9 +60,7 @@ def scalar_sum_instance(
 ) -> float:
     """ε at δ of P_1D for two data sets that differ in one client's number, by ``distance``: Lemma 3.1(1).
 
-    ε·(2/g + |x − x'|/Δ): next to nothing for a number that is changed next to not at all, where a guarantee
-    for all neighbours is ε·(2/g + 1). The lemma rounds at random, which moves a number by up to two steps
-    more than it is changed. Other arguments are those of :func:`scalar_sum`, whose coins are assumed.
+    ε·(2/g + |x − x'|/Δ), with the coins of :func:`scalar_sum`.
     """
     _check(epsilon, delta)
     checks.number("distance", distance, at_least=0, at_most=upper)
@@ -105,8 +95,7 @@ def multi_message_budget(
 
     Its parameter v² = s·n·min(ε², ε)/(144·log(1/δ)) is no ε0: level k, of share v_k ∝ 4^(−k/3) of v, flips
     each of its s bits with probability (1 − √(v_k²/(v_k² + 4s²)))/2, so a bit's ε0 is 2·asinh(v_k/2s).
-    Theorem 3.3.2 is the case of one level. The proof asks for 432 rather than 144, but starts from bounds so
-    loose that the certified ε is about a twelfth of the one asked for. For 0 < ε ≤ m·s and 0 < δ < ½.
+    Theorem 3.3.2 is the case of one level.
     """
     if not 0 < epsilon <= levels * samples:
         raise ValueError(f"the theorem is about epsilon in (0, {levels * samples}], got {epsilon!r}")
@@ -126,12 +115,7 @@ def _check(epsilon: float, delta: float) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishedFrequencies:
-    """A one-message protocol as the paper's theorems set it up.
-
-    Attributes:
-        local_epsilon: ε0 by Theorem 3.1.
-        squared_error: E‖f̂ − f‖² by the constants of the optimal oracle.
-    """
+    """A one-message protocol: its ε0 by Theorem 3.1, and its error by the constants of the optimal oracle."""
 
     local_epsilon: float
     squared_error: float
@@ -142,9 +126,7 @@ def one_message(*, categories: int, cohort: int, epsilon: float, delta: float) -
 
     The oracle's error is (4K·e^ε0/(e^ε0 − 1)² + 1)/n, a bound on that of subset selection and of optimal
     unary encoding (Wang, Blocki, Li, Jha 2017, section 4.4; Ye, Barg 2018), which Theorem 5.1 asks for up to
-    constants. So E‖f̂ − f‖ = O(√(K·log(1/δ))/(εn) + 1/√n): the first term is the central model's up to
-    √log(1/δ). One message needs the second only where K is large (Ghazi, Golowich, Kumar, Pagh, Velingker
-    2019).
+    constants.
     """
     checks.dim(categories)
     local_epsilon = largest_local_epsilon(cohort=cohort, epsilon=epsilon, delta=delta)

@@ -20,24 +20,18 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import Floats, LaplaceRound, PrivacyTarget, Sampling
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
-from shuffle_plugins.core.ranges import Count, Positive, Radius, Ranged, whole_number
+from shuffle_plugins.core.checks import Count, Positive, Radius, Ranged, whole_number
 from shuffle_plugins.protocols.lattices import Interval
 from shuffle_plugins.protocols.sums import LatticeSum, Participants, TargetUnreachable, unreachable
 from shuffle_plugins.randomness.chacha import PROBABILITY_BITS
 from shuffle_plugins.randomness.sources import Randomness, secure
 
-MOST_BITS = 62
 FEWEST_SHARES, MOST_SHARES = 3, 64
-WRAPS = 2.0**-40
-"""Bound on the probability that noise takes an honest sum out of the range of its representatives."""
 
 _AT_ONCE = 1 << 18  # clients whose noise is drawn together: memory of a few MB
-_DISTANCE_SHARE = 0.1  # of δ, that may be spent on what shares give away
 _LISTED = 1024  # J
-_CLOSED = 4  # sizes of closed sets that are told apart
 _LARGEST = 600.0  # of an exponent
 _CUT = PROBABILITY_BITS * math.log(2)  # -log of what is left out of the table of jumps
-_MOST_JUMP = 1 << 24
 _MASK = (1 << PROBABILITY_BITS) - 1
 
 
@@ -45,21 +39,17 @@ _MASK = (1 << PROBABILITY_BITS) - 1
 class SplitSum(LatticeSum[LaplaceRound]):
     r"""Each client rounds its number, adds its share of discrete Laplace noise, and splits the result.
 
-    It sends m shares, whole numbers mod q that are uniform but for their sum. The shuffler mixes everybody's;
-    the analyzer adds them up mod q. They tell no more than a sum with a trusted server's noise, up to a total
-    variation that :func:`mixing_distance` computes. Balle, Bell, Gascón, Nissim 2019, "Differentially private
-    summation with multi-message shuffling", and 2020, "Private summation in the multi-message shuffle model";
-    splitting: Ishai, Kushilevitz, Ostrovsky, Sahai 2006.
+    It sends m shares, whole numbers mod q that are uniform but for their sum. Mixed, all tell no more
+    than a sum with a trusted server's noise, up to :func:`mixing_distance`. Balle, Bell, Gascón, Nissim 2019,
+    "Differentially private summation with multi-message shuffling", and 2020, "Private summation in the
+    multi-message shuffle model"; splitting: Ishai, Kushilevitz, Ostrovsky, Sahai 2006.
 
-    q is a power of two, so large that the probability that an honest sum and its noise wrap around is below
-    2**-40. Privacy does not depend on that. Accuracy depends on every message: a client that sends something
-    else, or only some of its shares, can move the sum to any value. If clients may do so, use
-    :class:`ScalarSum`, which bounds a client's influence.
+    A client that sends something else, or only some of its shares, can move the sum to any value. If clients
+    may do so, use :class:`ScalarSum`, which bounds a client's influence.
 
-    Data are (clients, 1).
+    Data are (clients, 1), in [0, upper]; others are brought inside.
 
     Attributes:
-        upper: Δ; numbers are in [0, upper], and brought inside if they are not.
         noise_epsilon: ε0 of the noise: P[k] ∝ e^(−ε0·\|k\|/g), in steps.
         shares: m, messages per client, in [2, 64].
     """
@@ -74,10 +64,10 @@ class SplitSum(LatticeSum[LaplaceRound]):
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.round()
-        if self.bits_per_message > MOST_BITS:
+        if self.bits_per_message > 62:
             raise ValueError(
                 f"sums of {self.cohort} clients at {self.levels} levels need {self.bits_per_message} bits, "
-                f"more than {MOST_BITS}: use fewer levels"
+                "more than 62: use fewer levels"
             )
 
     @override
@@ -92,15 +82,14 @@ class SplitSum(LatticeSum[LaplaceRound]):
         overhead: float = 0.02,
         **data: Any,
     ) -> dict[str, Any]:
-        """With the fewest shares that hide enough."""
         checks.number("overhead", overhead, above=0, at_most=1)
         if target is None:
             raise ValueError("the fewest shares follow from a target: use SplitSum.calibrated")
         noise_epsilon = 2 * math.sqrt(2) / noise_multiplier
         # Rounding n clients' numbers adds n/4 steps² to noise of about 2·(g/ε0)².
         levels = max(1, math.ceil(noise_epsilon * math.sqrt(cohort / (8 * overhead))))
-        distance = _DISTANCE_SHARE * target.delta
-        distance /= (1 + math.exp(min(target.epsilon, _LARGEST))) * target.num_steps
+        # A tenth of δ may be spent on what shares give away.
+        distance = 0.1 * target.delta / (1 + math.exp(min(target.epsilon, _LARGEST))) / target.num_steps
         for shares in range(FEWEST_SHARES, MOST_SHARES + 1):
             found = {"levels": levels, "noise_epsilon": noise_epsilon, "shares": shares, **data}
             if cls(cohort=cohort, honest_fraction=honest / cohort, **found).distance <= distance:
@@ -109,7 +98,7 @@ class SplitSum(LatticeSum[LaplaceRound]):
 
     @property
     def noise(self) -> PolyaNoise:
-        """The share of discrete Laplace noise that each client adds to its number."""
+        """What each client adds to its number."""
         return PolyaNoise(rate=self.noise_epsilon / self.levels, holders=self.honest_cohort)
 
     @property
@@ -151,7 +140,7 @@ class SplitSum(LatticeSum[LaplaceRound]):
     @property
     def reach(self) -> int:
         """Steps within which the noise of all clients stays, but for a probability of 2**-40."""
-        return self.noise.reach(cohort=self.cohort, log_probability=math.log(WRAPS))
+        return _reach(self.noise.rate, self.cohort / self.honest_cohort)
 
     @property
     def modulus(self) -> int:
@@ -174,29 +163,28 @@ class SplitSum(LatticeSum[LaplaceRound]):
         return ReportLayout(self.name, 1, (FieldLayout(self.bits_per_message, self.shares),))
 
     @override
-    def randomize(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Reports:
-        source = secure(randomness)
-        values = self._noisy(x, source)
-        drawn = source.words(len(values) * (self.shares - 1)).reshape(len(values), -1)
+    def _randomized(self, x: Any, randomness: Randomness) -> Reports:
+        values = self.lattice.encode(x, randomness=randomness).squeeze(1).cpu()
+        values += self.noise.shares(len(values), randomness=randomness)
+        drawn = randomness.words(len(values) * (self.shares - 1)).reshape(len(values), -1)
         # Sums wrap around at 2**64, of which q is a divisor.
         last = values - drawn.sum(dim=1)
         return self.layout.reports(torch.cat([drawn, last[:, None]], dim=1).bitwise_and_(self.modulus - 1))
 
+    @property
+    def message_layout(self) -> ReportLayout:
+        """The form of one share."""
+        return ReportLayout(self.name, 1, (FieldLayout(self.bits_per_message),))
+
     @override
     def messages(self, reports: Reports) -> list[Reports]:
         self.layout.check(reports)
-        layout = ReportLayout(self.name, 1, (FieldLayout(self.bits_per_message),))
-        return [layout.reports(shares) for shares in reports.fields[0].values]
+        return [self.message_layout.reports(shares) for shares in reports.fields[0].values]
 
     def total(self, reports: Reports) -> Tensor:
-        """The sum of all shares mod q, int64 (1,), in [0, q), of whole reports or of shuffled messages.
-
-        Raises:
-            ValueError: if they are not this protocol's, or shares are missing: then no sum can be read.
-        """
+        """The sum of all shares mod q, int64 (1,), in [0, q), of whole reports or of shuffled messages."""
         shares = reports.fields[0].values
-        layouts = [ReportLayout(self.name, 1, (FieldLayout(self.bits_per_message),)), self.layout]
-        layouts[shares.dim() == 2].check(reports)
+        (self.layout if shares.dim() == 2 else self.message_layout).check(reports)
         if shares.numel() % self.shares:
             raise ValueError(
                 f"{shares.numel()} shares are no multiple of {self.shares}: a client's shares are missing or "
@@ -205,10 +193,7 @@ class SplitSum(LatticeSum[LaplaceRound]):
         return shares.to(torch.int64).sum().remainder(self.modulus).reshape(1)
 
     def estimate(self, total: Tensor, *, reports: int | None = None) -> Tensor:
-        """Estimate of the clients' sum, float64 (1,): the representative nearest to the middle of all sums.
-
-        Unbiased but for sums that wrap around. ``reports`` are by default all.
-        """
+        """The representative nearest to the middle of all sums, unbiased but for sums that wrap around."""
         count = checks.whole(
             "reports", self.cohort if reports is None else reports, at_least=0, at_most=self.cohort
         )
@@ -221,25 +206,15 @@ class SplitSum(LatticeSum[LaplaceRound]):
     @override
     def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
         rows, source = Rows.of(x), secure(randomness)
-        total = torch.zeros(1, dtype=torch.int64)
-        for start in range(0, rows.num_rows, _AT_ONCE):
-            part = rows.narrow(start, min(start + _AT_ONCE, rows.num_rows))
-            total += self._noisy(part, source).sum()
-        return total
-
-    def _noisy(self, x: Tensor | Rows, randomness: Randomness) -> Tensor:
-        """Each client's rounded number and its share of the noise, int64 (clients,)."""
-        values = self.lattice.encode(x, randomness=randomness).squeeze(1).cpu()
-        return values + self.noise.shares(len(values), randomness=randomness)
+        total = self.lattice.encoded_sum(rows, randomness=source)
+        return total + self.noise.shares(rows.num_rows, randomness=source).sum()
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolyaNoise(Ranged):
     r"""Discrete Laplace noise of P[k] ∝ :math:`e^{-rate·|k|}` that ``holders`` clients hold together.
 
-    Attributes:
-        rate: in nats per step.
-        holders: how many shares make up the noise. More only add to it.
+    More shares only add to it. ``rate`` is in nats per step.
     """
 
     rate: Positive
@@ -247,7 +222,7 @@ class PolyaNoise(Ranged):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if _CUT / self.rate > _MOST_JUMP:
+        if _CUT / self.rate > 1 << 24:
             raise ValueError(
                 f"noise that falls by {self.rate:.3g} a step is too wide to draw: use fewer levels, or a "
                 "larger ε"
@@ -259,19 +234,12 @@ class PolyaNoise(Ranged):
         return math.exp(-self.rate) * 2 / math.expm1(-self.rate) ** 2 / self.holders
 
     @property
-    def jumps_per_share(self) -> float:
-        """Expected number of logarithmic jumps in one client's share of the noise."""
-        return 2 * _logarithms(self.rate) / self.holders
-
-    @property
     def distance(self) -> float:
-        """Bound on the total variation of the sum of ``holders`` drawn shares from discrete Laplace noise.
-
-        Of thresholds out of 2**62 half a unit and a rounding error per outcome of a table, and what the
-        tables leave out, for every client and every jump.
-        """
+        """Bound on the total variation of the sum of ``holders`` drawn shares from discrete Laplace noise."""
+        # Of thresholds out of 2**62 half a unit and a rounding error per outcome of a table, and what the
+        # tables leave out, for every client and every jump.
         unit = 2.0**-PROBABILITY_BITS
-        jumps = self.jumps_per_share
+        jumps = 2 * _logarithms(self.rate) / self.holders  # expected number in one client's share
         counts, lengths = _tables(self.rate, self.holders)
         roundoff = 2.0**-50  # relative, of the logarithms and exponentials of float64
         one_jump = len(lengths) * (unit + 2 * float(np.finfo(np.longdouble).eps)) + 2 * roundoff + unit
@@ -293,19 +261,16 @@ class PolyaNoise(Ranged):
             part.index_add_(0, holders, torch.where(words < 0, -length, length))
         return drawn
 
-    def reach(self, *, cohort: int, log_probability: float) -> int:
-        """Steps that the sum of all clients' shares stays within, but for a probability of e^log_probability.
-
-        Chernoff's bound, with E e^{θk} = ((1 − t)²/((1 − t·e^θ)(1 − t·e^-θ)))^(clients/holders).
-        """
-        return _reach(self.rate, cohort / self.holders, log_probability)
-
 
 @lru_cache(maxsize=256)
-def _reach(rate: float, shape: float, log_probability: float) -> int:
+def _reach(rate: float, shape: float) -> int:
+    """Steps within which ``shape`` times the shares of one noise stay, but for a probability of 2**-40.
+
+    Chernoff's bound, with E e^{θk} = ((1 − t)²/((1 − t·e^θ)(1 − t·e^-θ)))^shape.
+    """
     theta = rate * (1 - np.geomspace(1e-6, 0.9, 400))
     moment = -2 * _logarithms(rate) - np.log(-np.expm1(theta - rate)) - np.log(-np.expm1(-theta - rate))
-    bounds = (math.log(2) - log_probability + shape * moment) / theta
+    bounds = (41 * math.log(2) + shape * moment) / theta
     return math.ceil(float(bounds.min()) * (1 + 1e-9))
 
 
@@ -315,7 +280,7 @@ def _tables(rate: float, holders: int) -> tuple[Tensor, Tensor]:
     scale = np.longdouble(2.0**PROBABILITY_BITS)
     mean = 2 * _logarithms(rate) / holders
     most = 2
-    while _log_poisson_tail(mean, most) > -_CUT:
+    while most <= mean or most - mean + most * math.log(mean / most) > -_CUT:  # Chernoff
         most += 1
     i = np.arange(1, most + 1)
     log_factorial = np.cumsum(np.log(i.astype(np.longdouble)))
@@ -334,19 +299,11 @@ def _logarithms(rate: float) -> float:
     return -math.log(-math.expm1(-rate)) if rate < 1 else -math.log1p(-math.exp(-rate))
 
 
-def _log_poisson_tail(mean: float, count: int) -> float:
-    """log of Chernoff's bound on P[Poisson(mean) ≥ count]; 0 where it says nothing."""
-    return min(0.0, count - mean + count * math.log(mean / count)) if count > mean else 0.0
-
-
 @lru_cache(maxsize=1024)
 def mixing_distance(*, clients: int, shares: int, modulus: int) -> float:
     """Bound on the total variation between shuffled shares and a function of their sum, rounded up.
 
-    Args:
-        clients: n ≥ 1, those who split honestly. Others only add messages that the adversary knows.
-        shares: m ≥ 2, per client; two protect many clients poorly, and their number is limited to 2,048.
-        modulus: q ≥ 2.
+    ``clients`` are those who split honestly. Two shares each protect many poorly, and at most 2,048.
     """
     checks.whole("clients", clients)
     checks.whole("shares", shares, at_least=2)
@@ -392,8 +349,8 @@ def _excess_of_many(clients: int, shares: int, modulus: int) -> float:
 
 def _closed(clients: int, shares: int) -> float:
     """W(n): bound on the expected number of closed sets of at most half of the clients."""
+    # Sizes up to 4 are told apart.
     terms = [
-        Fraction(math.comb(clients, k) ** 2, math.comb(shares * clients, shares * k))
-        for k in range(1, _CLOSED + 2)
+        Fraction(math.comb(clients, k) ** 2, math.comb(shares * clients, shares * k)) for k in range(1, 6)
     ]
     return float(sum(terms[:-1]) + Fraction(clients, 2) * terms[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
@@ -22,11 +23,11 @@ from shuffle_plugins.accounting.numerics.search import largest_within, narrowed
 from shuffle_plugins.accounting.pairs.noise import participation_losses
 from shuffle_plugins.accounting.terms import MAX_POPULATION, honest_clients
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
+from shuffle_plugins.core.checks import Ranged, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.ranges import Ranged, whole_number
 from shuffle_plugins.mechanisms.base import Norm, Reporter, Summation
 from shuffle_plugins.protocols.lattices import Lattice, Levels
-from shuffle_plugins.randomness.sources import Randomness
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 _R = TypeVar("_R", bound=Round)
 
@@ -40,14 +41,7 @@ class TargetUnreachable(ValueError):
 
 
 class Participants(NamedTuple):
-    """Who is in a round, as an accountant counts them.
-
-    Attributes:
-        reports: clients whose messages came.
-        honest: how many of them are counted on.
-        population: of how many they are accounted to be drawn.
-        sampling: how they are drawn.
-    """
+    """Who is in a round, as an accountant counts them: ``honest`` of the reports are counted on."""
 
     reports: int
     honest: int
@@ -63,7 +57,7 @@ class Participants(NamedTuple):
         population: object = None,
         sampling: Sampling | None = None,
     ) -> Self:
-        """Those of a cohort, by default everybody; a ValueError if the numbers contradict each other."""
+        """Those of a cohort, by default everybody."""
         reports = checks.whole("cohort", cohort, at_least=2, at_most=MAX_POPULATION)
         honest = honest_population(reports, honest_fraction)
         people = reports
@@ -82,14 +76,8 @@ class Participants(NamedTuple):
 class ShuffleProtocol(Ranged, Reporter):
     """Clients send messages to a shuffler, and what it hands on is added up: sums, means, histograms.
 
-    Every protocol is used in the same way::
-
-        accountant.step(protocol.round())  # before anything is released
-        reports = protocol.randomize(data)  # one report for each client: all that it sends
-        messages = protocol.messages(reports)  # the same, message by message, for a Shuffler
-
-    Shuffled messages tell no more than their total. So a shuffler may also be handed whole reports, add them
-    up and hand on the total. An analyzer turns either into an estimate.
+    A report is all that a client sends. Shuffled messages tell no more than their total, so a shuffler may
+    also be handed whole reports and hand on their total.
 
     Attributes:
         cohort: n, how many clients take part in one round, at least 2.
@@ -117,12 +105,7 @@ class ShuffleProtocol(Ranged, Reporter):
 
     @abstractmethod
     def messages(self, reports: Reports) -> list[Reports]:
-        """The messages that whole reports stand for, a batch for each client, for a ``Shuffler``.
-
-        Raises:
-            ValueError: if the reports are not this protocol's, hold values that no client sends, or stand for
-                more messages than can be listed.
-        """
+        """The messages that whole reports stand for, a batch for each client, for a ``Shuffler``."""
 
     def participants(
         self,
@@ -144,8 +127,7 @@ class ShuffleProtocol(Ranged, Reporter):
 class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
     """A protocol whose clients' messages make up a sum. Totals are whole numbers.
 
-    A subclass gives its parameters for a noise (``_of_noise``), what a client sends, and the round of those
-    present (``_round``); it is calibrated here.
+    A subclass gives its parameters for a noise, what a client sends, and the round of those present.
     """
 
     in_secret: ClassVar[bool] = False
@@ -167,13 +149,9 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
             population: n of the whole training, of whom the cohort is drawn; by default the cohort alone.
             cohort: clients whose reports really came, by default the field: fewer hide less.
             sampling: k of n where the population is larger, else everybody, by default.
-            adversary: against whom the guarantee holds.
             participation: probability with which each client adds its datum, by a secret coin of its own; the
                 others add zero in the same way, and all add noise. It counts against everybody who sees the
                 sum alone. None if all add their data.
-
-        Raises:
-            ValueError: if the numbers contradict each other, or too few honest clients are left.
         """
         reports, honest, people, chosen = self.participants(
             population=population, cohort=cohort, sampling=sampling
@@ -190,8 +168,7 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
         )
 
     @abstractmethod
-    def _round(self, honest: int | None, participation: float | None, **who: Any) -> _R:
-        """The round of so many honest clients, None for all, from the fields that every round has."""
+    def _round(self, honest: int | None, participation: float | None, **who: Any) -> _R: ...
 
     @override
     def secret_round(self, *, answered: int, participation: float) -> Round:
@@ -207,11 +184,7 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
     def _of_noise(
         cls, noise_multiplier: float, *, cohort: int, honest: int, target: PrivacyTarget | None, **data: Any
     ) -> dict[str, Any]:
-        """The fields of the protocol of few messages that, to leading order, protects as a Gaussian.
-
-        ``data`` are what clients hold, and options of the kind of sum; the target is what all rounds together
-        may cost, if it is known.
-        """
+        """The fields of the protocol of few messages that, to leading order, protects as a Gaussian."""
 
     @classmethod
     def with_noise(
@@ -219,14 +192,8 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
     ) -> Self:
         """The protocol that, to leading order, protects as a Gaussian of this noise multiplier.
 
-        A vector sum and a Poisson binomial sum protect at least as well. What a sum really costs is for its
-        :meth:`round` to say.
-
-        Args:
-            cohort, honest_fraction: as the fields.
-            noise_multiplier: deviation of that Gaussian over half the replace-one sensitivity: over the
-                radius of the data's ball, in each coordinate of the sum.
-            data: as in :meth:`calibrated`.
+        That is its deviation over half the replace-one sensitivity: over the radius of the data's ball, in
+        each coordinate of the sum. What a sum really costs is for its :meth:`round` to say.
         """
         noise = checks.number("noise_multiplier", noise_multiplier, above=0)
         present = Participants.of(cohort, honest_fraction=honest_fraction)
@@ -249,9 +216,7 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
         """The protocol of least noise and few messages whose certified ε at δ is at most ``epsilon``.
 
         Args:
-            cohort, honest_fraction: as the fields.
-            epsilon: target for all rounds together, replace-one.
-            delta: δ of the target.
+            epsilon, delta: target for all rounds together, replace-one.
             num_steps: sums that the same people take part in.
             population: n, if each sum draws ``cohort`` of them without replacement.
             participation: probability with which each client adds its data, see :meth:`round`.
@@ -263,7 +228,6 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
                 lowered where all steps would have more than a hundredth of δ. None sets no limit.
 
         Raises:
-            ValueError: if a target is out of range.
             TargetUnreachable: if no such protocol is within the target.
         """
         target = PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps)
@@ -306,10 +270,16 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
             total: what :meth:`total` returned, or a tally of shuffled messages.
             reports: how many clients' messages are in it. A tally says so by itself, if every one of them
                 sent as many as it should.
-
-        Raises:
-            ValueError: if the total is of another width, or does not say of how many clients it is.
         """
+
+    @override
+    def randomize(self, x: Any, *, randomness: Randomness | None = None, clip: bool = True) -> Reports:
+        if not clip:
+            raise ValueError("a sum's guarantee needs its ball, so it always clips: leave clip as it is")
+        return self._randomized(x, secure(randomness))
+
+    @abstractmethod
+    def _randomized(self, x: Any, randomness: Randomness) -> Reports: ...
 
     def _rows(self, x: Tensor | Rows) -> Rows:
         """Vectors of the right length; one that is not finite is one of zeros."""
@@ -330,13 +300,7 @@ def unreachable(target: PrivacyTarget, *, cohort: int) -> TargetUnreachable:
 def least_noise_multiplier(
     target: PrivacyTarget, *, sampling_rate: float, participation: float | None = None
 ) -> float:
-    """About the least noise multiplier at which Gaussian noise keeps within the target: where searches start.
-
-    Args:
-        target: what all rounds together may cost.
-        sampling_rate: share of the clients that answer in a round.
-        participation: probability with which each of those adds its data; None if all do.
-    """
+    """About the least noise multiplier at which Gaussian noise keeps within the target."""
 
     def too_little(noise: float) -> bool:
         # Losses are told deviations over the sensitivity, which is twice the radius.
@@ -363,20 +327,17 @@ def least_noise_multiplier(
 
 
 def honest_population(population: int, honest_fraction: float) -> int:
-    """How many of so many clients are counted on.
-
-    The product is rounded down, of the decimal that is written: 0.7 of 10 are 7.
-    """
+    """How many of so many clients are counted on, of the decimal that is written: 7 for 0.7 of 10."""
     honest = honest_clients(population, honest_fraction)
     if honest < 1:
         raise ValueError(f"honest_fraction={honest_fraction!r} of {population} clients is nobody")
     return honest
 
 
-def check_clips(clip: bool) -> None:
-    """Refuse to leave vectors as they are: a sum's guarantee needs its ball."""
-    if not clip:
-        raise ValueError("a sum always clips to its ball: leave clip as it is")
+def check_bits(blocks: Iterable[Tensor]) -> None:
+    """Refuse entries that are neither 0 nor 1."""
+    if not all(bool(((block == 0) | (block == 1)).all()) for block in blocks):
+        raise ValueError("the batch has entries that are neither 0 nor 1; nothing was released")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -412,16 +373,10 @@ class LatticeSum(SummingProtocol[_R]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tally:
-    """What is left of shuffled labelled bits. Tallies of disjoint groups of clients add up.
+    """What is left of shuffled labelled bits: ones, and bits, under each label, int64 (labels,).
 
-    Once shuffled, messages that are a label and a bit say nothing but how many ones, and how many bits, came
-    under each label: every order of them is equally likely. So who wants the shuffled multiset may be handed
-    the totals, and a client may hand the shuffler its counts, one number per label, instead of its bits.
-
-    Attributes:
-        ones: ones under each label, int64 (labels,).
-        bits: bits under each label, int64 (labels,).
-        foreign: messages with a label that does not exist, which no honest client sends.
+    Tallies of disjoint groups of clients add up. ``foreign`` are messages with a label that does not exist,
+    which no honest client sends.
     """
 
     ones: Tensor
@@ -437,8 +392,7 @@ class Tally:
             ones=self.ones + other.ones, bits=self.bits + other.bits, foreign=self.foreign + other.foreign
         )
 
-    def __radd__(self, other: int) -> Tally:
-        """For ``sum(tallies)``, which starts from 0."""
+    def __radd__(self, other: int) -> Tally:  # sum(tallies) starts from 0
         return self if other == 0 else NotImplemented
 
 
@@ -451,14 +405,9 @@ class LabelledSum(SummingProtocol[_R]):
         """How many labels there are, and numbers in a total."""
 
     @property
-    def bits_per_message(self) -> int:
-        """A label and a bit."""
-        return (self.labels - 1).bit_length() + 1
-
-    @property
     def message_layout(self) -> ReportLayout:
         """The form of one message: a label and a bit."""
-        fields = (FieldLayout(self.bits_per_message - 1), FieldLayout(1))
+        fields = (FieldLayout((self.labels - 1).bit_length()), FieldLayout(1))
         return ReportLayout(self.name, self.labels, fields)
 
     @override
@@ -484,12 +433,7 @@ class LabelledSum(SummingProtocol[_R]):
         )
 
     def senders(self, total: Tensor | Tally) -> int:
-        """How many clients' messages a tally is of.
-
-        Raises:
-            ValueError: if it does not say so: there are not the messages of a whole number of clients, or it
-                is a total alone.
-        """
+        """How many clients' messages a tally is of; a ValueError if it does not say so."""
         if not isinstance(total, Tally):
             raise ValueError("a total alone does not say how many clients it is of: pass reports=")
         sent = self._sent(total)
@@ -517,7 +461,6 @@ class LabelledSum(SummingProtocol[_R]):
         return tally.bits
 
     def _total_of(self, tally: Tally) -> Tensor:
-        """The total that a tally stands for."""
         return tally.ones
 
     @abstractmethod
@@ -529,8 +472,7 @@ class LabelledSum(SummingProtocol[_R]):
         """What each client sends, an entry each, which :meth:`_listed` takes; refuses what none sends."""
 
     @abstractmethod
-    def _listed(self, read: Any) -> tuple[Tensor, Tensor]:
-        """Labels and bits of one client's messages."""
+    def _listed(self, read: Any) -> tuple[Tensor, Tensor]: ...
 
 
 class CountSum(LabelledSum[_R]):
@@ -620,13 +562,7 @@ class Histogram:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Intervals:
-    """Confidence intervals for frequencies.
-
-    Attributes:
-        lower, upper: float64 (categories,), in [0, 1].
-        confidence: that of each interval, or of all together.
-        simultaneous: whether all hold together with that confidence.
-    """
+    """Confidence intervals for frequencies, float64 (categories,); if ``simultaneous`` all hold together."""
 
     lower: Tensor
     upper: Tensor
@@ -647,10 +583,7 @@ class HistogramProtocol(LabelledSum[_R]):
         return self.worst_variance / self.cohort**2
 
     def largest_error(self, *, confidence: float = 0.95) -> float:
-        """What no frequency is further than from its estimate, with this confidence for all together.
-
-        By :meth:`intervals`' bound for each category, and a union bound.
-        """
+        """What no frequency is further than from its estimate, with this confidence for all together."""
         error = 1 - checks.confidence(confidence)
         return self._reach(error / self.labels, reports=self.cohort) / self.cohort
 
@@ -659,10 +592,7 @@ class HistogramProtocol(LabelledSum[_R]):
     ) -> Intervals:
         """Intervals for the clients' frequencies: from the exact law of coins, or by Bernstein's inequality.
 
-        Args:
-            histogram: of everybody.
-            confidence: in (0, 1), that each interval holds its frequency; with ``simultaneous`` that all do.
-            simultaneous: whether to widen them by a union bound.
+        With ``simultaneous`` they are widened by a union bound, so that all hold with this confidence.
         """
         error = (1 - checks.confidence(confidence)) / (self.labels if simultaneous else 1)
         reach = self._reach(error, reports=histogram.reports) / histogram.reports
@@ -692,14 +622,10 @@ def onto_simplex(values: Tensor) -> Tensor:
     r"""Euclidean projection of each vector onto the probability simplex, in O(K log K).
 
     :math:`\max(v - τ, 0)` with the τ for which entries sum to 1 (Duchi, Shalev-Shwartz, Singer, Chandra 2008,
-    Figure 1). The simplex is convex, so no distribution is further from the projection than from ``values``:
-    projecting an estimate never raises its ℓ2 error.
+    Figure 1). The simplex is convex, so projecting an estimate never raises its ℓ2 error.
 
-    Args:
-        values: floating (…, K), finite; a ValueError otherwise.
+    ``values`` are floating (…, K).
     """
-    if values.dim() < 1 or values.shape[-1] < 1 or not values.is_floating_point():
-        raise ValueError(f"a projection takes floating vectors, got {values.dtype} of {tuple(values.shape)}")
     if not bool(values.isfinite().all()):
         raise ValueError("an estimate has NaN or infinite entries; it cannot be projected")
     # Large common offsets would eat the digits of the cumulated sum.

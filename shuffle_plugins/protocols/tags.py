@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, ClassVar
 
-import numpy as np
 import torch
 from scipy.optimize import brentq
 from torch import Tensor
@@ -22,7 +21,7 @@ from shuffle_plugins.accounting import PrivacyTarget, Tag, TaggedRound
 from shuffle_plugins.compressors.frames import KashinFrame, TightFrame
 from shuffle_plugins.compressors.quantization import SignThresholds
 from shuffle_plugins.core import ReportLayout, Reports, Rows, checks
-from shuffle_plugins.core.ranges import Count, Dim, Positive, Radius, one_of
+from shuffle_plugins.core.checks import Count, Dim, Positive, Radius, one_of
 from shuffle_plugins.core.rows import rows_at_once
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.mechanisms.bit_planes import (
@@ -32,7 +31,6 @@ from shuffle_plugins.mechanisms.bit_planes import (
     SampledPlan,
     plane_leans,
     plane_weights,
-    worst_excess,
 )
 from shuffle_plugins.mechanisms.coefficients import (
     Frame,
@@ -41,13 +39,10 @@ from shuffle_plugins.mechanisms.coefficients import (
     representation,
     sound_level,
 )
-from shuffle_plugins.mechanisms.sign_patterns import Constants
-from shuffle_plugins.protocols.sums import LabelledSum, Tally, check_clips
+from shuffle_plugins.protocols.sums import LabelledSum, Tally, check_bits
 from shuffle_plugins.randomness.sources import Randomness, secure
 
-_ENTRIES_AT_ONCE = 1 << 20
 _QUIETEST, _LOUDEST = 1e-8, 400.0  # ε0 of one message, where searches end
-_MOST_PLANES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,12 +52,9 @@ class TaggedSum(LabelledSum[TaggedRound]):
     A datum is brought to :math:`[-1, 1]^D` and written as ``levels`` bit planes. Of each plane a client draws
     one coordinate from each of ``samples`` blocks and sends a flipped sign under the label of plane and
     coordinate. The label's *tag*, its plane and block, gets one message from each client. Messages of one tag
-    are shuffled; the k-th message goes to the k-th shuffler, or all to one (Remark 3.2.1). What stays is how
-    many signs of each kind came under each label. :meth:`round` composes what each tag costs exactly; the
-    thesis's constants (144, 48) are not used.
+    are shuffled (Remark 3.2.1). :meth:`round` composes what each tag costs exactly.
 
     Attributes:
-        dim: d, length of a client's vector.
         budget: v, ε0 of all messages of one client together. Planes share it so that the variance of a
             shuffled sum is least.
         samples: s, blocks per plane, in [1, D].
@@ -95,16 +87,12 @@ class TaggedSum(LabelledSum[TaggedRound]):
 
     @classmethod
     def _coefficients(cls, *, dim: int, **data: Any) -> int:
-        """D for data of these fields."""
         return checks.dim(dim)
 
     @property
     def flat(self) -> float:
         """How large all coordinates of two opposite data are, at most 1: they make the lower bound."""
         return 1.0
-
-    def _checked(self, x: Tensor | Rows) -> Rows:
-        return self._rows(x)
 
     @abstractmethod
     def _values(self, rows: Rows, columns: Tensor) -> Tensor:
@@ -144,7 +132,7 @@ class TaggedSum(LabelledSum[TaggedRound]):
 
     @property
     def plan(self) -> SampledPlan:
-        """The bit planes (levels) and blocks per plane (samples) that a client sends messages on."""
+        """Levels and samples of what a client sends."""
         return SampledPlan(levels=self.levels, samples=self.samples)
 
     @property
@@ -172,14 +160,9 @@ class TaggedSum(LabelledSum[TaggedRound]):
         )
 
     @property
-    def tags(self) -> int:
-        """Tags, and messages that a client sends: m·s."""
-        return self.levels * self.samples
-
-    @property
     def messages_per_client(self) -> int:
         """Messages that a client sends: one under each tag, m·s."""
-        return self.tags
+        return self.levels * self.samples
 
     @property
     def labels(self) -> int:
@@ -188,7 +171,7 @@ class TaggedSum(LabelledSum[TaggedRound]):
 
     @property
     def layout(self) -> ReportLayout:
-        """The form of a client's whole report: a place in its block and a bit for each tag, in order."""
+        """A place in its block and a bit for each tag, in order."""
         return ReportLayout(self.name, self.dim, self.planes.layout)
 
     @property
@@ -197,11 +180,8 @@ class TaggedSum(LabelledSum[TaggedRound]):
         return CountRange(self.labels, -1, 1)
 
     @override
-    def randomize(
-        self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
-    ) -> Reports:
-        check_clips(clip)
-        places, bits = self._encoded(self._checked(x), secure(randomness))
+    def _randomized(self, x: Any, randomness: Randomness) -> Reports:
+        places, bits = self._encoded(self._rows(x), randomness)
         return self.layout.reports(*self.planes.sent(places, bits))
 
     def surplus(self, counted: Tally) -> int:
@@ -211,9 +191,10 @@ class TaggedSum(LabelledSum[TaggedRound]):
     @override
     def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
         source = secure(randomness)
-        rows = self._checked(x)
+        rows = self._rows(x)
         counts = torch.zeros(self.labels, dtype=torch.int64)
-        step = rows_at_once(max(self.tags, self.size), device=rows.device, entries=_ENTRIES_AT_ONCE)
+        wide = max(self.messages_per_client, self.size)
+        step = rows_at_once(wide, device=rows.device, entries=1 << 20)
         for start in range(0, rows.num_rows, step):
             part = rows.narrow(start, min(start + step, rows.num_rows))
             places, bits = self._encoded(part, source)
@@ -222,7 +203,6 @@ class TaggedSum(LabelledSum[TaggedRound]):
 
     @override
     def total(self, reports: Reports) -> Tensor:
-        """Signs added up under each label, int64 (levels·D,)."""
         self.layout.check(reports)
         return self._added(*self.planes.parse(reports))
 
@@ -254,7 +234,6 @@ class TaggedSum(LabelledSum[TaggedRound]):
         return read
 
     def _encoded(self, rows: Rows, randomness: Randomness) -> tuple[Tensor, Tensor]:
-        """Places within their blocks, and flipped bits, (clients, levels, samples) both."""
         places = self.planes.draw(rows.num_rows, randomness=randomness, device=rows.device)
         values = self._values(rows, self.planes.columns(places))
         return places, self.planes.flip(values, randomness=randomness)
@@ -268,8 +247,7 @@ class TaggedSum(LabelledSum[TaggedRound]):
 class CubeSum(TaggedSum):
     """The sum of vectors in an ℓ∞ ball: Girgis's thesis, Algorithms 3.5.1 and 3.5.2. See TaggedSum.
 
-    Attributes:
-        radius: largest absolute coordinate; larger ones are clipped, each by itself.
+    Coordinates larger than ``radius`` are clipped, each by itself.
     """
 
     name: ClassVar[str] = "multi-message-cube"
@@ -292,8 +270,7 @@ class CubeSum(TaggedSum):
 class BinarySum(TaggedSum):
     """The sum of vectors of zeros and ones: Girgis's thesis, Algorithms 3.3.1 and 3.3.2. See TaggedSum.
 
-    What is not sampled counts as one half, not as zero as in the thesis; that is never worse in the worst
-    case.
+    What is not sampled counts as one half, not as zero as in the thesis.
     """
 
     name: ClassVar[str] = "multi-message-binary"
@@ -310,10 +287,10 @@ class BinarySum(TaggedSum):
         (noise,) = self.planes.noises
         return self.cohort / 4 * (self.planes.blocks.square_lengths * (noise + 1) - self.dim)
 
-    def _checked(self, x: Tensor | Rows) -> Rows:
-        rows = super()._checked(x)
-        if not all(bool(((block == 0) | (block == 1)).all()) for block in rows.blocks):
-            raise ValueError("the batch has entries that are neither 0 nor 1; nothing was released")
+    @override
+    def _rows(self, x: Tensor | Rows) -> Rows:
+        rows = super()._rows(x)
+        check_bits(rows.blocks)
         return rows
 
     def _values(self, rows: Rows, columns: Tensor) -> Tensor:
@@ -327,16 +304,14 @@ class BinarySum(TaggedSum):
 class BallSum(TaggedSum, PrivateSum):
     """The sum of vectors in an ℓ2 ball: Girgis's thesis, Algorithms 3.6.1 and 3.6.2. See TaggedSum.
 
-    A vector is represented by D coefficients, public and linear, none of which is large; these go the way of
-    :class:`CubeSum`. With a Kashin frame none is ever larger than about 2·radius/√D, so the estimate is
-    unbiased for every vector. A rotation takes one transform and half as many messages, but its coefficients
-    are clipped at √(2 log(2Dn/β))·radius/√D, which for vectors chosen before the seed happens to nobody but
-    with probability β; variance is about ten times a Kashin frame's.
+    The D coefficients of a public frame go the way of :class:`CubeSum`. In a Kashin frame none is larger than
+    about 2·radius/√D. A rotation takes one transform and half as many messages, but its coefficients are
+    clipped at √(2 log(2Dn/β))·radius/√D, which for vectors chosen before the seed happens to nobody but with
+    probability β; variance is about ten times a Kashin frame's.
 
     Attributes:
         radius: ℓ2 radius of the ball; longer vectors are scaled onto it.
-        frame: ``"kashin"`` or ``"rotation"``.
-        seed: whole number that fixes the frame. It is public and all must use the same.
+        seed: fixes the frame. It is public and all must use the same.
         failure: β of a rotation, in (0, 1).
     """
 
@@ -425,7 +400,7 @@ def _best_plan(
     found: list[tuple[float, int, SampledPlan]] = []
     problem: ValueError | None = None
     for s in halved if samples is None else [samples]:
-        for m in range(1, _MOST_PLANES + 1) if levels is None else [levels]:
+        for m in range(1, 17) if levels is None else [levels]:
             plan = SampledPlan(levels=m, samples=s)
             try:
                 variance = _variance(plan, size=size, strength=_strength(plan, size, cohort, noise))
@@ -478,7 +453,6 @@ def _strength(plan: SampledPlan, size: int, cohort: int, noise: float) -> float:
 
 
 def _solved(excess: Callable[[float], float], *, levels: int, what: str) -> float:
-    """The strength at whose logarithm an increasing function is 0."""
     low = math.log(math.sinh(_QUIETEST / 2)) - math.log(min(plane_weights(levels))) / 2
     high = math.log(math.sinh(_LOUDEST / 2))
     if excess(low) > 0 or excess(high) < 0:
@@ -496,7 +470,5 @@ def _variance(plan: SampledPlan, *, size: int, strength: float) -> float:
     for k, weight in enumerate(plane_weights(plan.levels)):
         noise = 1 / (strength**2 * weight)
         for blocks, length in ((longer, short + 1), (plan.samples - longer, short)):
-            last = k == plan.levels - 1
-            excess = float(worst_excess(np.array([length]), last=last, constants=Constants.EXACT)[0])
-            total += weight**2 * blocks * length * (length * noise + excess)
+            total += weight**2 * blocks * length * (length * noise + length - (k < plan.levels - 1))
     return total

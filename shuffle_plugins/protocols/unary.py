@@ -11,45 +11,37 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
-from scipy import special, stats
+from scipy import stats
 from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import BitEncoding, CountedRound, PrivacyTarget
 from shuffle_plugins.compressors.quantization import flip_threshold
 from shuffle_plugins.core import Reports, Rows, checks
-from shuffle_plugins.core.ranges import Count, Dim, Radius, in_range, one_of
+from shuffle_plugins.core.checks import Count, Dim, Radius, in_range, one_of
 from shuffle_plugins.core.rows import checked_categories, rows_at_once
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.draws import DRAWN_DISTANCE, drawn_binomials
-from shuffle_plugins.protocols.sums import CountSum, HistogramProtocol, check_clips, unreachable
+from shuffle_plugins.protocols.sums import CountSum, HistogramProtocol, check_bits, unreachable
 from shuffle_plugins.randomness.chacha import WHOLE
 from shuffle_plugins.randomness.sources import Randomness, secure
 
-LEAST_BIT_EPSILON, MOST_BIT_EPSILON = 1e-3, 40.0
+MOST_BIT_EPSILON = 40.0
 BitEpsilon = Annotated[float, in_range(above=0, at_most=MOST_BIT_EPSILON)]
 Encoding = Annotated[BitEncoding, one_of(BitEncoding)]
-
-_CHARGED = 1e-2  # share of a target's δ that limits on weight may cost
-_BITS_AT_ONCE = 1 << 20
-# Relative, of binomial tails as SciPy computes them, and more of it for each bit; moved to the safe side.
-_ROUNDOFF, _EACH = 1e-9, 2.0**-52
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnaryCounts(CountSum[CountedRound]):
-    """Each client flips the bits of a vector of ``size`` bits, and the bits are summed one by one.
+    """Each client flips the bits of a vector (unary encoding), and only the sum of each bit is seen.
 
-    A client's message for a bit is a label and the flipped bit. Shuffled, such messages say nothing but their
-    sums; so do vectors that are added up by a secure sum, such as Prio3MultihotCountVec. That costs far less
-    than shuffling whole vectors, whose bits stay together.
+    That costs far less than shuffling whole vectors, whose bits stay together.
 
     Attributes:
         bit_epsilon: ε0 of one bit, in (0, 40]: a zero is sent as a one with probability 1/(e^ε0 + 1).
         encoding: ``"symmetric"`` flips ones as often as zeros; a report of a vector with a single one then
             has twice the ε0 of a bit. ``"optimal"`` sends a one as a fair coin, and a report has the ε0 of a
-            bit once: at equal noise in bits that few hold a client is almost twice as well protected from
-            those who see its own report, and adds a variance of about 1 to the count of a bit it holds.
+            bit once; a client adds a variance of about 1 to the count of a bit it holds.
         max_weight: most ones that a report may have after the flips; an honest client with more flips all
             bits again, and how far that takes their law is charged to δ. None for no limit, which there is
             none of where more than half of the bits may be set.
@@ -79,8 +71,7 @@ class UnaryCounts(CountSum[CountedRound]):
 
     @classmethod
     @abstractmethod
-    def _shape(cls, **data: Any) -> tuple[int, int]:
-        """Bits of a vector, and ones, for data of these fields."""
+    def _shape(cls, **data: Any) -> tuple[int, int]: ...
 
     @abstractmethod
     def _held(self, x: Tensor | Rows, randomness: Randomness) -> Tensor:
@@ -99,30 +90,25 @@ class UnaryCounts(CountSum[CountedRound]):
         failure: float | None = 2.0**-40,
         **data: Any,
     ) -> dict[str, Any]:
-        """A count's noise over what a client changes it by has the variance n/(4·sinh²(ε0/2)).
-
-        In the optimal encoding it is four times that. A client changes 2·ones counts.
-        """
         kind = checks.choice(BitEncoding, "encoding", encoding)
         size, ones = cls._shape(**data)
+        # A count's noise over what a client changes it by has the variance n/(4·sinh²(ε0/2)), in the optimal
+        # encoding four times that, and a client changes 2·ones counts.
         share = 1 if kind is BitEncoding.SYMMETRIC else 4
         bit_epsilon = 2 * math.asinh(math.sqrt(share * honest / (2 * ones)) / noise_multiplier)
         bit_epsilon = min(bit_epsilon, MOST_BIT_EPSILON)
-        if target is not None and bit_epsilon < LEAST_BIT_EPSILON:
+        if target is not None and bit_epsilon < 1e-3:
             raise unreachable(target, cohort=cohort)
         limit = None
         if failure is not None:
             checks.number("failure", failure, above=0, below=1)
             if target is not None:
                 charged = target.num_steps * (1 + math.exp(min(target.epsilon, 400.0)))
-                failure = min(failure, _CHARGED * target.delta / charged)
+                failure = min(failure, 0.01 * target.delta / charged)  # a hundredth of δ
             if size >= 2 * ones:
-                limit = least_max_weight(
-                    length=size,
-                    ones=ones,
-                    bit_epsilon=bit_epsilon,
-                    encoding=kind,
-                    false_positive_rate=failure / cohort,
+                law, rate = (size, ones, *_thresholds_of(bit_epsilon, kind)), failure / cohort
+                limit = ones + bisect_left(
+                    range(ones, size), True, key=lambda most: exceeding_probability(most, *law) <= rate
                 )
         return {"bit_epsilon": bit_epsilon, "encoding": kind, "max_weight": limit, **data}
 
@@ -143,19 +129,11 @@ class UnaryCounts(CountSum[CountedRound]):
         """Probability that an honest client's flipped vector has more than ``max_weight`` ones, at most."""
         if self.max_weight is None:
             return 0.0
-        return exceeding_probability(
-            self.max_weight,
-            length=self.size,
-            ones=self.ones,
-            bit_epsilon=self.bit_epsilon,
-            encoding=self.encoding,
-        )
+        return exceeding_probability(self.max_weight, self.size, self.ones, *self._thresholds)
 
     @cached_property
     def _thresholds(self) -> tuple[int, int]:
-        """Probabilities that a one, and a zero, is sent as a one, times 2**62."""
-        other = flip_threshold(self.bit_epsilon)
-        return WHOLE - other if self.encoding is BitEncoding.SYMMETRIC else WHOLE // 2, other
+        return _thresholds_of(self.bit_epsilon, self.encoding)
 
     @property
     def own(self) -> float:
@@ -196,14 +174,13 @@ class UnaryCounts(CountSum[CountedRound]):
         return 1
 
     @override
-    def randomize(self, x: Any, *, randomness: Randomness | None = None, clip: bool = True) -> Reports:
-        check_clips(clip)
-        source = secure(randomness)
-        return self._reports(self._held(x, source), source)
+    def _randomized(self, x: Any, randomness: Randomness) -> Reports:
+        return self.randomize_held(self._held(x, randomness), randomness)
 
-    def _reports(self, held: Tensor, source: Randomness) -> Reports:
+    def randomize_held(self, held: Tensor, source: Randomness) -> Reports:
+        """As :meth:`randomize`, of the bits that clients hold, int64 (clients, ones), -1 for none."""
         bits = torch.empty(len(held), self.size, dtype=torch.uint8)
-        rows = rows_at_once(self.size, device=held.device, entries=_BITS_AT_ONCE)
+        rows = rows_at_once(self.size, device=held.device, entries=1 << 20)
         for start in range(0, len(held), rows):
             bits[start : start + rows] = self._flipped(held[start : start + rows], source)
         return self.layout.reports(bits)
@@ -225,19 +202,17 @@ class UnaryCounts(CountSum[CountedRound]):
     def share(self, x: Any, *, randomness: Randomness | None = None) -> Tensor:
         """As :meth:`Summation.share`, of bits flipped once, without a limit on the number of ones."""
         source = secure(randomness)
-        return self._share(self._held(x, source), source)
+        return self.share_held(self._held(x, source), source)
 
-    def _share(self, held: Tensor, source: Randomness) -> Tensor:
-        count, (own, other) = (
-            torch.bincount(held[held >= 0].flatten(), minlength=self.size).cpu(),
-            self._thresholds,
-        )
+    def share_held(self, held: Tensor, source: Randomness) -> Tensor:
+        """As :meth:`share`, of what :meth:`randomize_held` takes."""
+        own, other = self._thresholds
+        count = torch.bincount(held[held >= 0].flatten(), minlength=self.size).cpu()
         kept = drawn_binomials(count, threshold=own, randomness=source)
         return kept + drawn_binomials(len(held) - count, threshold=other, randomness=source)
 
     @override
     def _estimated(self, numbers: Tensor, reports: int) -> Tensor:
-        """How many clients hold each bit, float64 (size,)."""
         return (numbers.double() - reports * self.other) / self.gain
 
     @override
@@ -255,18 +230,12 @@ class UnaryCounts(CountSum[CountedRound]):
 class CountedUnary(HistogramProtocol[CountedRound], UnaryCounts):
     """How many clients hold each of several bits: histograms, and sums of binary vectors of bounded weight.
 
-    A client's data are a vector of bits, with a one for each category that it holds (unary encoding). Each
-    bit is flipped at random, and only the sum of each bit over all clients is seen. The parameters are those
-    of Prio3MultihotCountVec (draft-irtf-cfrg-vdaf), which proves that no vector has more than ``max_weight``
-    ones. With ``encoding="symmetric"`` this is the client randomization of
+    The parameters are those of Prio3MultihotCountVec (draft-irtf-cfrg-vdaf), which proves that no vector has
+    more than ``max_weight`` ones. With ``encoding="symmetric"`` this is the client randomization of
     draft-wang-ppm-differential-privacy, whose ``EPSILON_0`` is ``bit_epsilon``.
 
     Data are categories, integers (clients,) in [0, length), or binary vectors (clients, length) with at most
     ``held`` ones each. Estimates are in clients. Other attributes are those of :class:`UnaryCounts`.
-
-    Attributes:
-        length: bits of a client's vector; for a histogram the number of categories.
-        held: how many ones a client's vector may have at most before its bits are flipped; 1 for a histogram.
     """
 
     name: ClassVar[str] = "counted-unary"
@@ -300,23 +269,10 @@ class CountedUnary(HistogramProtocol[CountedRound], UnaryCounts):
 
     @override
     def _reach(self, error: float, *, reports: int) -> float:
-        """By Bernstein's inequality, on both sides."""
+        # Bernstein's inequality, on both sides.
         each = max(self.variance(0.0), self.variance(float(self.cohort))) * self.gain**2 / self.cohort
-        log_inverse = -math.log(error / 2)
-        return (
-            log_inverse / 3 + math.sqrt(log_inverse**2 / 9 + 2 * log_inverse * each * reports)
-        ) / self.gain
-
-    def randomize_held(self, held: Tensor, *, randomness: Randomness | None = None) -> Reports:
-        """As :meth:`randomize`, for clients that hold one category each: int64 (clients,), -1 for none."""
-        return self._reports(self._checked_held(held), secure(randomness))
-
-    def share_held(self, held: Tensor, *, randomness: Randomness | None = None) -> Tensor:
-        """As :meth:`share`, for such clients."""
-        return self._share(self._checked_held(held), secure(randomness))
-
-    def _checked_held(self, held: Tensor) -> Tensor:
-        return (checked_categories(held + 1, categories=self.length + 1) - 1).unsqueeze(1)
+        third = -math.log(error / 2) / 3
+        return (third + math.sqrt(third**2 + 6 * third * each * reports)) / self.gain
 
     @override
     def _held(self, x: Tensor | Rows, randomness: Randomness) -> Tensor:
@@ -334,8 +290,7 @@ class CountedUnary(HistogramProtocol[CountedRound], UnaryCounts):
                 f"{self.name} takes categories, (clients,), or vectors of {self.length} bits, (clients, "
                 f"{self.length})"
             )
-        if not all(bool(((block == 0) | (block == 1)).all()) for block in blocks):
-            raise ValueError("the batch has entries that are neither 0 nor 1; nothing was released")
+        check_bits(blocks)
         bits = torch.cat([block != 0 for block in blocks], dim=1)
         weights = bits.sum(dim=1)
         if bool((weights > self.held).any()):
@@ -357,11 +312,8 @@ class UnaryL1Sum(UnaryCounts, PrivateSum):
     first one for each positive coordinate and then one for each negative, it sets the bit of that coordinate
     and its sign: as a signed vector times the radius, x on average. It then flips all bits as in
     :class:`CountedUnary`. Use it for histograms of a client's own records, or other short vectors of small
-    ℓ1 norm. Other attributes are those of :class:`UnaryCounts`.
-
-    Attributes:
-        dim: d, length of a client's vector.
-        radius: ℓ1 radius of the ball; longer vectors are scaled onto it.
+    ℓ1 norm; longer vectors than ``radius``, in ℓ1, are scaled onto the ball. Other attributes are those of
+    :class:`UnaryCounts`.
     """
 
     name: ClassVar[str] = "unary-l1-sum"
@@ -387,8 +339,8 @@ class UnaryL1Sum(UnaryCounts, PrivateSum):
         return 1
 
     @property
+    @override
     def counts(self) -> CountRange:
-        """How many of the bits may be set is no part of the range."""
         return CountRange(self.size, 0, 1)
 
     @property
@@ -418,37 +370,21 @@ class UnaryL1Sum(UnaryCounts, PrivateSum):
         return held
 
 
-def exceeding_probability(
-    max_weight: int, *, length: int, ones: int, bit_epsilon: float, encoding: BitEncoding
-) -> float:
+def _thresholds_of(bit_epsilon: float, encoding: BitEncoding) -> tuple[int, int]:
+    """Probabilities that a one, and a zero, is sent as a one, times 2**62."""
+    other = flip_threshold(bit_epsilon)
+    return WHOLE - other if encoding is BitEncoding.SYMMETRIC else WHOLE // 2, other
+
+
+def exceeding_probability(max_weight: int, length: int, ones: int, own: int, other: int) -> float:
     """Probability that a vector with ``ones`` ones has more than ``max_weight`` after its bits are flipped.
 
-    Vectors with fewer ones have more than that no more often. Of probabilities that are multiples of 2**-62,
-    as bits are really flipped. Rounded up.
+    Vectors with fewer ones have more than that no more often. Bits are sent as ones with the probabilities
+    ``own`` and ``other``, times 2**62. Rounded up.
     """
     if max_weight >= length:
         return 0.0
-    flipped = flip_threshold(bit_epsilon) / WHOLE
-    lost = flipped if encoding is BitEncoding.SYMMETRIC else 0.5
     kept = np.arange(ones + 1)
-    own = stats.binom.pmf(ones - kept, ones, lost)
-    others = length - ones
-    beyond = max_weight - kept
-    tails = np.where(beyond < 0, 1.0, 0.0)
-    inside = (beyond >= 0) & (beyond < others)
-    tails[inside] = special.bdtrc(beyond[inside], others, flipped)
-    return min(1.0, float((own * tails).sum()) * (1 + _ROUNDOFF + length * _EACH))
-
-
-def least_max_weight(
-    *, length: int, ones: int, bit_epsilon: float, encoding: BitEncoding, false_positive_rate: float
-) -> int:
-    """The least limit, at least ``ones``, that a client's report exceeds with at most this probability."""
-
-    def rare(limit: int) -> bool:
-        rate = exceeding_probability(
-            limit, length=length, ones=ones, bit_epsilon=bit_epsilon, encoding=encoding
-        )
-        return rate <= false_positive_rate
-
-    return ones + bisect_left(range(ones, length), True, key=rare)
+    tails = stats.binom.sf(max_weight - kept, length - ones, other / WHOLE)
+    # Of binomial tails as SciPy computes them a relative 1e-9, and more of it for each bit, to the safe side.
+    return min(1.0, float(stats.binom.pmf(kept, ones, own / WHOLE) @ tails) * (1 + 1e-9 + length * 2.0**-52))

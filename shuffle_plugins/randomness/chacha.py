@@ -82,9 +82,8 @@ class Keystream:
     """The keystream of ChaCha20 (20 rounds) under a key and a nonce, readable from any position.
 
     The original cipher (Bernstein 2008): a 64-bit block counter from zero, then a 64-bit nonce, which are
-    words 12 to 15 of the state of RFC 8439. A word is eight bytes, little-endian. Whoever reads a position
-    twice gets the same words twice: use each once. It cannot be pickled and its ``repr`` hides the key, of 32
-    bytes.
+    words 12 to 15 of the state of RFC 8439. A word is eight bytes, little-endian. Use each position once. The
+    key has 32 bytes; ``repr`` hides it.
     """
 
     key: bytes

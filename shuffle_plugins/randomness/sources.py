@@ -81,9 +81,8 @@ class Randomness(ABC):
         """Standard normal values by the Box-Muller transform, without an end, float32 or float64.
 
         Computed in float64 and rounded to ``dtype`` once. A pair with a radius beyond 3.7, of probability
-        2**-10, is drawn anew among such pairs, from two further words at the end of the call; beyond 5.3 once
-        more, and so on: noise with an end would tell records apart. Float32 does not show the angle's grid. A
-        float64 value does: round what is released.
+        2**-10, is drawn anew among such pairs, beyond 5.3 once more, and so on: noise with an end would tell
+        records apart. Float32 does not show the angle's grid. A float64 value does: round what is released.
         """
         dtype = dtype or torch.float32
         if dtype not in (torch.float32, torch.float64):
@@ -108,10 +107,7 @@ class Randomness(ABC):
         return values[:count].reshape(shape)
 
     def exponential(self, size: Size, *, device: torch.device | str = "cpu") -> Tensor:
-        """Standard exponential values, float64: -log U, U uniform on (0, 1) and fine however small it is.
-
-        A U below 2**-10 is drawn anew among those, from a further word at the end of the call, and so on.
-        """
+        """Standard exponential values, float64: -log U, U uniform on (0, 1) and fine however small it is."""
         shape = _shape(size)
         words = self.words(math.prod(shape), device=device)
         values, coarse = _minus_log((words | 1).to(torch.float64), largest=1.0)
@@ -124,12 +120,8 @@ class Randomness(ABC):
         return values.reshape(shape)
 
     def permutation(self, n: int, *, device: torch.device | str = "cpu") -> Tensor:
-        """A uniform permutation of 0..n-1 as int64.
-
-        Sorts n random words. Ties, of probability below n²/2**65, are redrawn, so the order is exactly
-        uniform.
-        """
-        while True:
+        """A uniform permutation of 0..n-1 as int64."""
+        while True:  # ties, of probability below n²/2**65, are drawn anew: exactly uniform
             ordered, permutation = torch.sort(self.words(n, device=device))
             if not bool((ordered[1:] == ordered[:-1]).any()):
                 return permutation
@@ -244,9 +236,8 @@ def _runs_of_blocks(pairs: int, *, device: torch.device) -> Iterator[tuple[int, 
 def _box_muller(radii: Tensor, angles: Tensor, *, largest: float) -> tuple[Tensor, Tensor, Tensor]:
     """Two normal values for each pair of words, float64, and which pairs are coarse.
 
-    A word made odd is symmetric about zero, never zero, 63 bits and a sign. That of the radius gives
-    exp(-radius²/2) and the sign of both values; the other is an angle within π/4 of an axis, which its own
-    last bit chooses.
+    A word made odd is 63 bits and a sign. That of the radius gives exp(-radius²/2) and the sign of both
+    values; the other is an angle within π/4 of an axis, which its own last bit chooses.
     """
     signed = (radii | 1).to(torch.float64)
     half_squares, coarse = _minus_log(signed, largest=largest)

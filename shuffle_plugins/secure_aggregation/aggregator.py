@@ -1,26 +1,54 @@
-"""The aggregator: opens sealed seeds, expands them, and gives out one sum of the expansions per round.
+"""Aggregators of secure sums, and of verified sums, which contain only clients whose range proofs hold.
 
-    envelope = HPKE to the aggregator of   signer (32) ‖ signature (64) ‖ seed (32)
+    envelope = HPKE to the aggregator of   signer (32) ‖ signature (64) ‖ secret
 
 HPKE is as for a mixer's envelopes. An envelope is bound to the terms of the round and to a digest of the
-share that the same client sent to the server, which passes the digest on beside the envelope. So a seed is
-added up only together with its share, and only if client and aggregator were told the same about the round.
+share that the same client sent to the server, which passes the digest on beside the envelope. So a secret
+counts only together with its share, and only if client and aggregator were told the same about the round.
+In a secure sum the secret is a seed. In a verified sum, where in Prio3's words the server is the leader, and
+the aggregators are the helpers, a client sends
+
+    to the server                   nonce ‖ public share ‖ leader's input share
+    sealed to each aggregator       nonce ‖ public share ‖ helper's input share, which is two seeds
+
+An aggregator takes the nonce and the public share from the client and never from the server, which could
+choose a public share to learn linear functions of a client's counts. It answers about each client only once:
+one answer says nothing, whatever the verification key, answers under two keys would. So the server may draw
+the key after all reports have arrived.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import secrets
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.secure_aggregation.sharing import SEED_BYTES, Expansion, Residues, SumTerms
+from shuffle_plugins.secure_aggregation.prio3.prio3 import (
+    NONCE_SIZE,
+    SEED_SIZE,
+    Prio3SumVecWithMultiproof,
+    VerificationError,
+    VerifyState,
+)
+from shuffle_plugins.secure_aggregation.sharing import (
+    SEED_BYTES,
+    CheckFailed,
+    Expansion,
+    Residues,
+    SumTerms,
+)
 from shuffle_plugins.shuffler import keys
 from shuffle_plugins.shuffler.keys import KEY_BYTES, SealingKey, SigningKey
-from shuffle_plugins.shuffler.service import BatchService, Statement, encoded_number, positions, statement
-from shuffle_plugins.shuffler.shuffler import BatchRefused, Refusal, ShuffleError
+from shuffle_plugins.shuffler.service import BatchService, encoded_number, positions, statement
+from shuffle_plugins.shuffler.shuffler import TOKEN_BYTES, BatchRefused, Refusal, ShuffleError
 
 COMMITMENT_BYTES = 32
 """Bytes of a share's digest."""
@@ -42,14 +70,12 @@ def commitment(share: bytes) -> bytes:
 def seal_seed(
     seed: bytes, *, terms: SumTerms, share: bytes, aggregator_key: bytes, signing_key: SigningKey
 ) -> bytes:
-    """Seal a client's seed for one aggregator.
+    """Seal a client's seed, or what else all clients send alike, for one aggregator.
 
     Args:
-        seed: 32 bytes; other lengths are for protocols that send more than a seed, all clients alike.
         terms: the round, as the server told the client.
         share: the bytes that the same client sends to the server.
         aggregator_key: the aggregator's public key, as pinned by the client; never one that the server sent.
-        signing_key: the client's private signing key.
     """
     if aggregator_key not in terms.aggregators:
         raise ShuffleError("a seed is sealed to one of the aggregators that the terms name")
@@ -60,13 +86,7 @@ def seal_seed(
 
 
 class SeedOpener:
-    """Opens a round's envelopes for one aggregator.
-
-    Args:
-        terms: the round, as the server told the aggregator.
-        private_key: the aggregator's private key.
-        enrolled: public signing keys of the clients that may take part.
-    """
+    """Opens a round's envelopes for one aggregator, of clients with the ``enrolled`` public signing keys."""
 
     def __init__(self, *, terms: SumTerms, private_key: SealingKey, enrolled: frozenset[bytes]) -> None:
         self._terms = terms
@@ -76,8 +96,7 @@ class SeedOpener:
         self._digest = terms.digest()
 
     def open(self, envelope: bytes, *, commitment: bytes) -> tuple[bytes, bytes]:
-        """The client's public signing key, and the seed, of an envelope that comes with the digest of a
-        share.
+        """The client's public signing key, and the seed.
 
         Raises:
             BatchRefused: UNREADABLE if it was altered, sealed to another key or for another round, or belongs
@@ -107,14 +126,14 @@ def aggregation_digest(
 ) -> bytes:
     """Digest of a request, 32 bytes: of what is to be done with the envelopes, and of their order."""
     kind = b"shuffle-plugins/1 aggregator request"
-    inputs = [statement(kind, *parts).digest for parts in (commitments, envelopes)]
+    inputs = [statement(kind, *parts) for parts in (commitments, envelopes)]
     asked = (step.encode(), terms.digest(), encoded_number(minimum))
-    return statement(kind, *asked, *inputs, *further).digest
+    return statement(kind, *asked, *inputs, *further)
 
 
 def answer_statement(
     *, request: bytes, rejected: Mapping[int, Refusal], given: Sequence[bytes] = ()
-) -> Statement:
+) -> bytes:
     """An aggregator's statement of what it gives: its sum, or a verifier share of each good envelope.
 
     The request says which of them it is, or that envelopes were only to be checked.
@@ -123,12 +142,7 @@ def answer_statement(
 
 
 class Sealed(NamedTuple):
-    """What the server passes on to an aggregator about one client.
-
-    Attributes:
-        commitment: 32 bytes, the digest of the share that the client sent to the server.
-        envelope: the seed, sealed to the aggregator.
-    """
+    """What the server passes on to an aggregator about one client: its share's digest, and an envelope."""
 
     commitment: bytes
     envelope: bytes
@@ -136,12 +150,9 @@ class Sealed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """An aggregator's answer to the server about one round. It gives out nothing else.
+    """All that an aggregator answers about a round: the total of the expansions of so many seeds.
 
-    Attributes:
-        total: the sum of the expansions of the good envelopes' seeds.
-        added: how many clients' seeds are in it.
-        rejected: why envelopes were dropped, by their positions among all envelopes.
+    ``rejected`` is why envelopes were dropped, by their positions.
     """
 
     total: Residues
@@ -162,11 +173,7 @@ class Aggregator(BatchService):
     role = "aggregator"
 
     def check(self, sealed: Iterable[Sealed], *, terms: SumTerms) -> dict[int, Refusal]:
-        """Why each bad envelope of a round is bad, by its position; the round is not spent by this.
-
-        WRONG_SIZE; UNREADABLE and UNKNOWN_SIGNER, see :class:`SeedOpener`; DUPLICATE for a second one of a
-        signer.
-        """
+        """Why each bad envelope of a round is bad, by its position; the round is not spent by this."""
         rejected: dict[int, Refusal] = {}
         for _ in self._opened(sealed, terms=terms, rejected=rejected, size=SEED_BYTES):
             pass
@@ -179,7 +186,6 @@ class Aggregator(BatchService):
 
         Args:
             sealed: one for each client whose share the server has.
-            terms: the round as the server describes it.
             minimum: fewest clients that the server wants in the sum. The largest of this, of what the clients
                 were promised (``terms.context.minimum``), and of the aggregator's own minimum applies.
             exact: whether to refuse the whole batch if a single envelope is bad, instead of leaving it out.
@@ -191,10 +197,9 @@ class Aggregator(BatchService):
         required = self._required(terms, minimum)
         self.spent.spend(terms.context.token)
         expansion, rejected, added = Expansion(terms.layout), dict[int, Refusal](), 0
-        opened = self._opened(sealed, terms=terms, rejected=rejected, size=SEED_BYTES)
-        while group := list(islice(opened, 16)):
-            expansion.add(*(seed for _, seed in group))
-            added += len(group)
+        for _, seed in self._opened(sealed, terms=terms, rejected=rejected, size=SEED_BYTES):
+            expansion.add(seed)
+            added += 1
         if exact and rejected:
             raise BatchRefused(Refusal.NOT_AGREED, rejected)
         if added < required:
@@ -224,3 +229,207 @@ class Aggregator(BatchService):
 
     def _required(self, terms: SumTerms, minimum: int) -> int:
         return max(self.minimum, checks.whole("minimum", minimum, at_least=2), terms.context.minimum)
+
+
+# -- verified sums -----------------------------------------------------------------------------------------
+
+_Client = TypeVar("_Client", bound=Hashable)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifiedTerms(SumTerms):
+    """The terms of one round of a verified sum: clients prove that their counts are from 0 to ``largest``."""
+
+    largest: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.whole("largest", self.largest, at_most=(1 << self.layout.bits) - 1)
+        checks.whole("aggregators of a verified sum", len(self.aggregators), at_most=254)
+
+    @override
+    def digest(self) -> bytes:
+        label = b"shuffle-plugins/1 verified sum"
+        return hashlib.sha256(label + super().digest() + self.largest.to_bytes(8, "little")).digest()
+
+    @property
+    def prio3(self) -> Prio3SumVecWithMultiproof:
+        """Prio3 for vectors of this length, this bound and this number of parties."""
+        return _prio3(self.layout.size, self.largest, 1 + len(self.aggregators))
+
+    @property
+    @override
+    def share_bytes(self) -> int:
+        return NONCE_SIZE + self.prio3.public_share_size + self.prio3.input_share_size(0)
+
+    @property
+    @override
+    def secret_bytes(self) -> int:
+        return NONCE_SIZE + self.prio3.public_share_size + self.prio3.input_share_size(1)
+
+    def started(self, secret: bytes, *, aggregator: int, verify_key: bytes) -> tuple[VerifyState, bytes]:
+        """Begin to verify a client's proof: return the state that this party keeps, and its answer.
+
+        The answer is a verifier share, and the seed of the proof's joint randomness: a client may send
+        different public shares to different parties, which the server has to notice before it asks for a sum,
+        or such a client would make an aggregator refuse the sum of all.
+
+        ``aggregator`` is 0 for the server, and 1 + its position for an aggregator. A VerificationError if
+        these bytes cannot come from a client that follows the protocol.
+        """
+        state, share = self.prio3.verify_init(
+            verify_key=verify_key, **self._parts(secret), aggregator=aggregator
+        )
+        return state, share + state.joint_randomness_seed
+
+    def kept(self, secret: bytes, *, aggregator: int) -> VerifyState:
+        """Compute the state of :meth:`started` again, from what the client sent to this party."""
+        return self.prio3.verify_state(**self._parts(secret), aggregator=aggregator)
+
+    def _parts(self, secret: bytes) -> dict[str, bytes]:
+        public_end = NONCE_SIZE + self.prio3.public_share_size
+        return {
+            "context": self.digest(),
+            "nonce": secret[:NONCE_SIZE],
+            "public_share": secret[NONCE_SIZE:public_end],
+            "input_share": secret[public_end:],
+        }
+
+
+class ProvenShares(NamedTuple):
+    """What a client sends to the server, and what it seals to each aggregator, with a range proof."""
+
+    share: bytes
+    secrets: tuple[bytes, ...]
+
+
+def share_with_proof(counts: NDArray[np.int64], *, terms: VerifiedTerms) -> ProvenShares:
+    """Split a client's counts, (layout.size,), with a proof that each is from 0 to ``terms.largest``."""
+    report = terms.prio3.shard(counts, context=terms.digest())
+    public = report.nonce + report.public_share
+    leader, *helpers = report.input_shares
+    return ProvenShares(public + leader, tuple(public + helper for helper in helpers))
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Answers of :meth:`VerifiedTerms.started`, and why envelopes were dropped, by their positions."""
+
+    verifier_shares: Mapping[int, bytes]
+    rejected: Mapping[int, Refusal] = field(default_factory=dict)
+
+
+class VerifyingAggregator(Aggregator):
+    """An aggregator that checks range proofs, too: it answers once about a round, then gives out one sum."""
+
+    def verify(
+        self, sealed: Iterable[Sealed], *, terms: VerifiedTerms, verify_key: bytes, minimum: int = 2
+    ) -> Answers:
+        """Answer about the proofs of a round's clients. First the round is recorded on disk as spent.
+
+        Args:
+            verify_key: 32 random bytes that the server drew, and that no client knows.
+            sealed, minimum: as in :meth:`Aggregator.add_up`.
+
+        Raises:
+            BatchRefused: REPLAYED for a spent round; UNDER_MINIMUM for too few good envelopes.
+        """
+        self.spent.spend(terms.context.token)
+        answers, rejected = dict[int, bytes](), dict[int, Refusal]()
+        for position, secret in self._opened(sealed, terms=terms, rejected=rejected, size=terms.secret_bytes):
+            try:
+                _, answers[position] = terms.started(
+                    secret, aggregator=self._number(terms), verify_key=verify_key
+                )
+            except VerificationError:
+                rejected[position] = Refusal.PROOF_REFUSED
+        if len(answers) < self._required(terms, minimum):
+            raise BatchRefused(Refusal.UNDER_MINIMUM, rejected)
+        return Answers(answers, rejected)
+
+    def add_verified(
+        self, decided: Iterable[tuple[Sealed, bytes]], *, terms: VerifiedTerms, minimum: int = 2
+    ) -> bytes:
+        """Add up this aggregator's shares of the clients whose proofs hold; return the sum, encoded.
+
+        ``decided`` are each of these clients' sealed envelope and what :meth:`RoundVerifier.decide` returned.
+
+        Raises:
+            BatchRefused: REPLAYED if a sum of this round was asked for before; UNDER_MINIMUM for too few
+                clients; NOT_AGREED if an envelope is not good, or a proof does not hold.
+        """
+        label = b"shuffle-plugins/1 verified sum, added up"  # the second step spends another token
+        token = hashlib.sha256(label + terms.context.token).digest()[:TOKEN_BYTES]
+        self.spent.spend(token)
+        pairs, rejected = list(decided), dict[int, Refusal]()
+        messages = [message for _, message in pairs]
+        total, added, prio3 = terms.prio3.agg_init(), 0, terms.prio3
+        opened = self._opened(
+            (sealed for sealed, _ in pairs), terms=terms, rejected=rejected, size=terms.secret_bytes
+        )
+        for position, secret in opened:
+            try:
+                state = terms.kept(secret, aggregator=self._number(terms))
+                total = prio3.agg_update(total, prio3.verify_next(state, messages[position]))
+            except VerificationError:
+                rejected[position] = Refusal.PROOF_REFUSED
+                continue
+            added += 1
+        if rejected:
+            raise BatchRefused(Refusal.NOT_AGREED, rejected)
+        if added < self._required(terms, minimum):
+            raise BatchRefused(Refusal.UNDER_MINIMUM)
+        return prio3.encode_agg_share(total)
+
+    def _number(self, terms: VerifiedTerms) -> int:
+        return 1 + terms.aggregators.index(self.public_key.sealing)
+
+
+class RoundVerifier(Generic[_Client]):
+    """The server's part of a verified sum, for one round. No client may learn its ``verify_key``."""
+
+    def __init__(self, terms: VerifiedTerms) -> None:
+        self.verify_key = secrets.token_bytes(SEED_SIZE)
+        self._terms = terms
+        self._started: dict[_Client, tuple[VerifyState, bytes]] = {}
+        self._total = terms.prio3.agg_init()
+        self._added = 0
+
+    def start(self, client: _Client, share: bytes) -> None:
+        """Begin to verify a client's share."""
+        self._started[client] = self._terms.started(share, aggregator=0, verify_key=self.verify_key)
+
+    def decide(self, client: _Client, verifier_shares: Sequence[bytes]) -> bytes:
+        """Add a client's share to the server's sum if its proof holds; the message for the aggregators.
+
+        ``verifier_shares`` are each aggregator's answer about this client, in the order of the terms. After a
+        VerificationError the client is left out of the sum.
+        """
+        state, own = self._started.pop(client)
+        prio3 = self._terms.prio3
+        answers = [own, *verifier_shares]
+        message = prio3.verifier_shares_to_message(
+            [answer[:-SEED_SIZE] for answer in answers], context=self._terms.digest()
+        )
+        if any(answer[-SEED_SIZE:] != message for answer in answers):
+            raise VerificationError("a report is refused: its parties were sent different public shares")
+        self._total = prio3.agg_update(self._total, prio3.verify_next(state, message))
+        self._added += 1
+        return message
+
+    def total(self, sums: Sequence[bytes]) -> NDArray[np.int64]:
+        """The sum of the counts of all clients whose proofs hold, int64 (size,).
+
+        :class:`CheckFailed` if it does not fit together: then an aggregator did not follow the protocol.
+        """
+        prio3 = self._terms.prio3
+        try:
+            shares = [prio3.encode_agg_share(self._total), *sums]
+            return prio3.unshard(shares, num_measurements=self._added)
+        except ValueError as error:
+            raise CheckFailed from error
+
+
+@lru_cache(maxsize=16)
+def _prio3(size: int, largest: int, shares: int) -> Prio3SumVecWithMultiproof:
+    return Prio3SumVecWithMultiproof(length=size, max_measurement=largest, shares=shares)

@@ -1,8 +1,4 @@
-"""Additive secret sharing: split a client's counts into a share and seeds, and reconstruct the clients' sum.
-
-The *share* is the counts minus the expansions of random *seeds*, one for each aggregator: pseudorandom
-vectors of whole numbers mod 2^w, with check words.
-"""
+"""Additive secret sharing: a client's counts are split into a share and seeds, and the clients' summed."""
 
 from __future__ import annotations
 
@@ -19,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from shuffle_plugins.core import checks, pack_bits
+from shuffle_plugins.core.checks import Dim, Ranged, whole_number
 from shuffle_plugins.core.packing import unpack_bits
-from shuffle_plugins.core.ranges import Dim, Ranged, whole_number
 from shuffle_plugins.randomness.chacha import Keystream
 from shuffle_plugins.shuffler.keys import check_key
 from shuffle_plugins.shuffler.shuffler import RoundContext, ShuffleError
@@ -38,12 +34,7 @@ Words = NDArray[np.unsignedinteger[Any]]
 
 @dataclass(frozen=True, slots=True)
 class ResidueLayout(Ranged):
-    """The form of a vector mod 2^w with its check words.
-
-    Attributes:
-        size: entries of the vector, at least 1.
-        bits: w, in [1, :data:`MOST_SUM_BITS`].
-    """
+    """The form of a vector mod 2^w, w its ``bits``, with its check words."""
 
     size: Dim
     bits: Annotated[int, whole_number(at_most=MOST_SUM_BITS)]
@@ -76,13 +67,7 @@ class ResidueLayout(Ranged):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Residues:
-    """A vector mod 2^w with its check words mod 2^64.
-
-    Attributes:
-        layout: its form.
-        counts: entries, unsigned (size,); equal mod 2^w to what they stand for.
-        checks: (:data:`CHECK_WORDS`,), uint64.
-    """
+    """A vector with its check words mod 2^64; ``counts`` are equal mod 2^w to what they stand for."""
 
     layout: ResidueLayout
     counts: Words
@@ -114,7 +99,7 @@ class Residues:
 
     @classmethod
     def from_bytes(cls, data: bytes, *, layout: ResidueLayout) -> Self:
-        """Read what :meth:`to_bytes` wrote. All bytes of the right length are valid."""
+        """What :meth:`to_bytes` wrote; all bytes of the right length are valid."""
         if len(data) != layout.num_bytes:
             raise ValueError(f"a share of this sum has {layout.num_bytes} bytes, got {len(data)}")
         first = CHECK_WORDS * _WORD.itemsize
@@ -130,13 +115,9 @@ class Residues:
 SEED_BYTES = 32
 """Bytes of a seed: a key of the keystream."""
 
-_CHUNK = 1 << 17  # bytes; with the sum's own they stay in a cache
-_CHECK_BYTES = 8 * CHECK_WORDS
-_ZEROS = bytes(_CHECK_BYTES + _CHUNK)  # encrypted, they are the keystream
-
 
 class Expansion:
-    """The sum of the expansions of seeds.
+    """The sum so far, ``total``, of the expansions of seeds.
 
     A seed's expansion is the keystream of ChaCha20 under it (:class:`~shuffle_plugins.randomness.Keystream`,
     nonce 0): first the check words, then an unsigned little-endian number of the layout's type for each
@@ -144,53 +125,27 @@ class Expansion:
     """
 
     def __init__(self, layout: ResidueLayout) -> None:
-        self._sum = layout.zero()
-        counts = self._sum.counts
-        step = _CHUNK // layout.dtype.itemsize
-        self._parts = [counts[start : start + step] for start in range(0, len(counts), step)]
-        # The cipher asks for room for a block more.
-        self._buffer = memoryview(bytearray(len(_ZEROS) + 64))
-        self._checks = np.frombuffer(self._buffer[:_CHECK_BYTES], self._sum.checks.dtype)
-        self._words = np.frombuffer(self._buffer[_CHECK_BYTES:], layout.dtype, count=step)
+        self.total = layout.zero()
+        self._zeros = bytes(self.total.checks.nbytes + self.total.counts.nbytes)
 
     def add(self, *seeds: bytes) -> None:
-        """Add the expansions of some seeds; a few at once save trips of a long sum to memory."""
-        streams = [Keystream(seed).encryptor(0) for seed in seeds]
-        first, *others = self._parts
-        for stream in streams:
-            stream.update_into(_ZEROS[: _CHECK_BYTES + first.nbytes], self._buffer)
-            np.add(self._sum.checks, self._checks, out=self._sum.checks)
-            np.add(first, self._words[: len(first)], out=first)
-        for part in others:
-            zeros, words, buffer = (
-                _ZEROS[: part.nbytes],
-                self._words[: len(part)],
-                self._buffer[_CHECK_BYTES:],
-            )
-            for stream in streams:
-                stream.update_into(zeros, buffer)
-                np.add(part, words, out=part)
-
-    @property
-    def total(self) -> Residues:
-        """The sum so far; the expansion goes on adding to it."""
-        return self._sum
+        """Add the expansions of some seeds."""
+        counts, words = self.total.counts, self.total.checks
+        for seed in seeds:
+            stream = Keystream(seed).encryptor(0).update(self._zeros)
+            words += np.frombuffer(stream, words.dtype, CHECK_WORDS)
+            counts += np.frombuffer(stream, counts.dtype, offset=words.nbytes)
 
 
 def check_words(counts: NDArray[np.int64], *, seed: bytes) -> Words:
     r"""Two random linear combinations of counts, mod 2^64: uint64 (2,), which add up as counts do.
 
-    Somebody who does not know the seed may change the counts of a sum and its words. With counts of w bits
-    this stays unnoticed with a probability of at most :math:`2^{-2(65 - w)}`. The reason: a difference
-    :math:`e \ne 0` of counts, with entries of absolute value below 2^w, has an entry that 2^w does not
-    divide. So for a uniform r in :math:`\mathbb Z_{2^{64}}^d` the product :math:`\langle r, e\rangle` is
-    uniform on at least :math:`2^{65 - w}` numbers (Cramer, Damgård, Escudero, Scholl, Xing 2018, "SPDZ2k",
-    Lemma 1).
+    Who does not know the seed and changes the counts of a sum, of w bits, and its words stays unnoticed with
+    a probability of at most :math:`2^{-2(65 - w)}`: a difference :math:`e \ne 0` has an entry that 2^w does
+    not divide, so for a uniform r the product :math:`\langle r, e\rangle` is uniform on at least
+    :math:`2^{65 - w}` numbers (Cramer, Damgård, Escudero, Scholl, Xing 2018, "SPDZ2k", Lemma 1).
 
-    Args:
-        counts: (size,), each at least 0.
-        seed: the check seed, 32 bytes that the server and the clients of a round know, and the aggregators
-            do not.
+    ``seed`` are 32 bytes that the server and the clients of a round know, and the aggregators do not.
     """
     found = np.zeros(CHECK_WORDS, np.dtype("<u8"))
     unsigned = counts.astype(np.dtype("<u8"))
@@ -214,12 +169,7 @@ class CheckFailed(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """One client's counts, split into a share for the server and a seed for each aggregator.
-
-    Attributes:
-        share: sent to the server: the counts minus the expansions of all seeds.
-        seeds: one for each aggregator, 32 bytes each.
-    """
+    """One client's counts: a share for the server, and a seed of 32 bytes for each aggregator."""
 
     share: Residues
     seeds: tuple[bytes, ...]
@@ -233,17 +183,11 @@ def share(
     check_seed: bytes,
     seeds: Sequence[bytes] = (),
 ) -> Shared:
-    """Split a client's counts between a server and aggregators.
+    """Split a client's counts, (layout.size,), between a server and aggregators.
 
-    Whoever has the share and all seeds can compute the counts. All seeds without the share say nothing about
-    the counts, and neither does the share with all seeds but one.
-
-    Args:
-        counts: (layout.size,), whole numbers of at least 0.
-        layout: how many counts there are, and how many bits each has in a share.
-        aggregators: how many there are, at least 1.
-        check_seed: 32 bytes, the round's seed for :func:`check_words`.
-        seeds: new and uniformly random, 32 bytes each; from the system's entropy by default.
+    All seeds without the share say nothing about the counts, and neither does the share with all seeds but
+    one. ``check_seed`` is the round's, of :func:`check_words`; seeds are by default from the system's
+    entropy.
     """
     if counts.shape != (layout.size,):
         raise ValueError(f"counts are ({layout.size},), got {counts.shape}")
@@ -262,16 +206,9 @@ def share(
 def reconstruct(
     shares: Iterable[Residues], expansions: Iterable[Residues], *, layout: ResidueLayout, check_seed: bytes
 ) -> NDArray[np.int64]:
-    """Add up shares and expansions, and return the sum of the clients' counts, int64 (size,).
+    """The sum of the clients' counts, int64 (size,), or :class:`CheckFailed`.
 
-    Args:
-        shares: what each client in the sum sent to the server.
-        expansions: from each aggregator, the sum of the expansions of the same clients' seeds.
-        layout: the layout of all shares and expansions.
-        check_seed: the check seed with which the clients made their shares.
-
-    Raises:
-        CheckFailed: if the sum does not fit its check words.
+    ``expansions`` are each aggregator's sum of the expansions of the same clients' seeds.
     """
     total = layout.zero()
     for part in chain(shares, expansions):
@@ -289,10 +226,9 @@ class SumTerms:
 
     Attributes:
         context: the round; its fingerprint covers the mechanism and the check seed.
-        layout: how many numbers a share has, and their bits w. An aggregator has to know w: a sum with fewer
-            bits of each number would say something else than a sum mod 2^w.
-        aggregators: the aggregators' public keys for sealing, 32 bytes each, in the server's order; at least
-            one, and no key twice.
+        layout: of the shares. An aggregator has to know w: a sum with fewer bits of each number would say
+            something else than a sum mod 2^w.
+        aggregators: their public keys for sealing, 32 bytes each, in the server's order, none twice.
     """
 
     context: RoundContext
@@ -314,7 +250,7 @@ class SumTerms:
 
     @property
     def secret_bytes(self) -> int:
-        """Bytes that a client seals to each aggregator, before sealing."""
+        """Bytes that a client seals to each aggregator."""
         return SEED_BYTES
 
     def digest(self) -> bytes:

@@ -1,8 +1,8 @@
 from . import envelopes as envelopes
 from . import keys as keys
-from .batches import BatchRequest as BatchRequest
-from .batches import MixedStatement as MixedStatement
 from .mixer import BatchLimits as BatchLimits
+from .mixer import BatchRequest as BatchRequest
+from .mixer import MixedStatement as MixedStatement
 from .mixer import Mixer as Mixer
 from .service import SpentTokens as SpentTokens
 from .service import state_beside as state_beside

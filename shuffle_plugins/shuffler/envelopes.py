@@ -39,7 +39,9 @@ MOST_MIXERS = 16
 MARK_BYTES = 16
 """Bytes of a mark, of a mask, and of the sum of both."""
 
-_MODULUS = 1 << (8 * MARK_BYTES)
+MODULUS = 1 << (8 * MARK_BYTES)
+"""All masked marks and, negative, all marks and masks add up to 0 modulo this: layers are the clients'."""
+
 _NAMED_BYTES = KEY_BYTES + SIGNATURE_BYTES
 _COVER_BYTES = 1 + _NAMED_BYTES
 _REPORT, _DUMMY = b"\x01", b"\x00"
@@ -53,21 +55,13 @@ _SIGNED_TICKET = b"shuffle-plugins/4 ticket signed"
 
 
 class Opened(NamedTuple):
-    """What a mixer sees in an envelope or a ticket whose signature holds, or in a layer.
+    """What a mixer sees in an envelope or a ticket whose signature holds, or in a layer."""
 
-    Attributes:
-        signer: the client's public signing key; empty in a layer of a later mixer, which does not name it.
-        real: False for a dummy.
-        inner: the report, sealed to the analyzer; before the last mixer, the next mixer's layer.
-        mark: what the layer of a later mixer is marked with; in its ticket, masked.
-        masks: for the mixers after this one, in order, in the first layer and in tickets.
-    """
-
-    signer: bytes
-    real: bool = True
-    inner: bytes = b""
-    mark: int = 0
-    masks: tuple[int, ...] = ()
+    signer: bytes  # the client's public signing key; empty in a layer of a later mixer
+    real: bool = True  # False for a dummy
+    inner: bytes = b""  # the sealed report; before the last mixer, the next mixer's layer
+    mark: int = 0  # of the layer of a later mixer; in its ticket, masked
+    masks: tuple[int, ...] = ()  # for the mixers after this one, in the first layer and in tickets
 
 
 def envelope_size(size: int, *, mixers: int = 1, reports: int = 1) -> int:
@@ -112,16 +106,9 @@ def seal(
     Args:
         report: exactly ``size`` bytes for each of ``context.reports``, one after another; None for a dummy,
             which only the mixer can recognise, and drops.
-        size: bytes of every report of the round.
-        context: the round that the envelope belongs to.
         analyzer_key: public key of whoever reads the shuffled reports, as the server announced it.
         mixer_key: public key of the mixer, as pinned by the client, never one that the server sent; of a
             cascade all keys in the order in which the mixers work.
-        signing_key: the client's private signing key.
-
-    Raises:
-        ShuffleError: if the report is not of that size, a key is malformed, or several reports are to go
-            through a mix cascade.
     """
     whole = size * context.reports
     if report is not None and len(report) != whole:
@@ -150,16 +137,8 @@ def seal(
 class EnvelopeOpener:
     """Opens a mixer's layer of a round's envelopes: the outer one, or, after other mixers, the next.
 
-    Args:
-        context: the round, as the server told the mixer.
-        analyzer_key: public key to which the reports inside are sealed.
-        private_key: the mixer's private key.
-        enrolled: public signing keys of the clients that may take part; the first mixer checks them.
-        mixer_keys: public keys of all mixers of a cascade, this one's among them; empty for a single mixer.
-
-    Attributes:
-        position: place of this mixer in its cascade, from 0.
-        mixers: how many there are.
+    ``enrolled`` are the public signing keys of the clients that may take part, and ``mixer_keys`` those of
+    all ``mixers`` of a cascade, this one's at ``position``; empty for a single mixer.
     """
 
     def __init__(
@@ -224,8 +203,7 @@ def open_reports(
 ) -> list[bytes]:
     """The reports inside what the last mixer returned, in its order.
 
-    A ciphertext that does not open is left out: the mixer cannot see whether a client sealed nonsense, and
-    one such client must not stop a round.
+    A ciphertext that does not open is left out: no mixer can see that, and one client must not stop a round.
     """
     info = _TO_ANALYZER + context.digest()
     reports = []
@@ -256,21 +234,15 @@ def _at(label: bytes, binding: bytes, position: int) -> bytes:
 
 
 class Marks(NamedTuple):
-    """What a client draws for a mix cascade; positions are those in it, from 0.
+    """What a client draws for a mix cascade, for each mixer in order."""
 
-    Attributes:
-        marks: of each mixer's layer; the first entry is 0.
-        masked: what stands in each mixer's ticket: mark and masks together.
-        masks: what each mixer gets: one for each mixer after it, in order.
-    """
-
-    marks: tuple[int, ...]
-    masked: tuple[int, ...]
-    masks: tuple[tuple[int, ...], ...]
+    marks: tuple[int, ...]  # of its layer; the first is 0
+    masked: tuple[int, ...]  # what stands in its ticket: mark and masks together
+    masks: tuple[tuple[int, ...], ...]  # what it gets: one for each mixer after it
 
 
 def draw_marks(
-    mixers: int, *, modulus: int = _MODULUS, draw: Callable[[int], int] = secrets.randbelow
+    mixers: int, *, modulus: int = MODULUS, draw: Callable[[int], int] = secrets.randbelow
 ) -> Marks:
     """Marks and masks of one client, whole numbers below the modulus, uniform by ``draw``."""
     marks = (0, *(draw(modulus) for _ in range(1, mixers)))
@@ -282,14 +254,9 @@ def draw_marks(
     return Marks(marks=marks, masked=tuple(masked), masks=masks)
 
 
-def agree(*, masked: int, marks: int, masks: int, modulus: int = _MODULUS) -> bool:
-    """Whether the sum over all tickets is that of all layers' marks and of all masks."""
-    return (masked - marks - masks) % modulus == 0
-
-
 def mark_bytes(*values: int) -> bytes:
     """Marks or masks, or sums of them, as they travel."""
-    return b"".join((value % _MODULUS).to_bytes(MARK_BYTES, "big") for value in values)
+    return b"".join((value % MODULUS).to_bytes(MARK_BYTES, "big") for value in values)
 
 
 def read_marks(data: bytes) -> tuple[int, ...]:

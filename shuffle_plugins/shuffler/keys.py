@@ -10,9 +10,10 @@ import os
 import re
 import shutil
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from cryptography.exceptions import InvalidSignature, InvalidTag, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -45,11 +46,9 @@ _HEX = re.compile(r"[0-9a-fA-F]{64}")
 
 @dataclass(frozen=True, slots=True)
 class ServicePublicKey:
-    """The two public keys of a service node, a mixer or an aggregator; clients and the server pin them.
+    """The two public keys of a mixer or an aggregator, which clients and the server pin.
 
-    Attributes:
-        sealing: key to which clients seal envelopes, 32 bytes.
-        verifying: key by which the server checks the node's signatures, 32 bytes.
+    Clients seal to the one, and the server checks signatures by the other.
     """
 
     sealing: bytes
@@ -62,12 +61,7 @@ class ServicePublicKey:
 
 @dataclass(frozen=True, slots=True)
 class ServiceKey:
-    """The private keys of a mixer or an aggregator.
-
-    Attributes:
-        sealing: key that opens envelopes or sealed seeds.
-        signing: key that signs what it says to a server.
-    """
+    """The private keys of a mixer or an aggregator, to open what is sealed to it and to sign what it says."""
 
     sealing: SealingKey
     signing: SigningKey
@@ -130,12 +124,13 @@ def parse_public_key(text: object) -> bytes:
 
 def parse_mixer_public_key(text: object) -> ServicePublicKey:
     """The public key of a mixer or an aggregator, written as 128 hexadecimal digits."""
-    if not isinstance(text, str) or not _HEX.fullmatch(text[:64]) or not _HEX.fullmatch(text[64:]):
+    try:
+        return ServicePublicKey(*(parse_public_key(half) for half in (text[:64], text[64:])))  # type: ignore[index]
+    except (TypeError, ShuffleError):
         raise ShuffleError(
             "the public key of a mixer or an aggregator is a string of 128 hexadecimal digits, as "
             "shuffle-plugins keys mixer, or keys aggregator, prints it; quote it in a configuration"
-        )
-    return ServicePublicKey(sealing=bytes.fromhex(text[:64]), verifying=bytes.fromhex(text[64:]))
+        ) from None
 
 
 def parse_mix_cascade(text: object) -> tuple[ServicePublicKey, ...]:
@@ -162,22 +157,19 @@ def write_private_key(path: Path | str, private_key: SealingKey | SigningKey | S
 
 def read_signing_key(path: Path | str) -> SigningKey:
     """The client's private key in a file; a ShuffleError if others may read it, or it holds no such key."""
-    if not isinstance(key := _read(path), SigningKey):
-        raise ShuffleError(f"the file {path} does not hold a private signing key (Ed25519)")
+    key: SigningKey = _read(path, SigningKey, "a private signing key (Ed25519)")
     return key
 
 
 def read_service_key(path: Path | str) -> ServiceKey:
     """The private keys of a mixer or an aggregator in a file."""
-    if not isinstance(key := _read(path), ServiceKey):
-        raise ShuffleError(f"the file {path} does not hold a mixer's private keys (X25519, then Ed25519)")
+    key: ServiceKey = _read(path, ServiceKey, "a mixer's private keys (X25519, then Ed25519)")
     return key
 
 
 def read_private_key(path: Path | str) -> SealingKey | SigningKey | ServiceKey:
     """The private key in a file, of any kind."""
-    if not isinstance(key := _read(path), SealingKey | SigningKey | ServiceKey):
-        raise ShuffleError(f"the file {path} does not hold a private key; see shuffle-plugins keys")
+    key: SealingKey | SigningKey | ServiceKey = _read(path, object, "a private key; see shuffle-plugins keys")
     return key
 
 
@@ -232,8 +224,7 @@ def revoke_client(path: Path | str, public_key: bytes) -> None:
     os.replace(draft, path)  # who reads it meanwhile finds the old list or the new one
 
 
-def _read(path: Path | str) -> object:
-    """The key in a file, of any kind; None if no key can be read from it."""
+def _read(path: Path | str, kind: Any, what: str) -> Any:
     try:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
@@ -245,13 +236,12 @@ def _read(path: Path | str) -> object:
     except OSError as error:
         raise ShuffleError(f"the key file {path} cannot be read: {error.strerror}") from error
     first, end, second = text.partition(b"-----END PRIVATE KEY-----\n")
-    try:
+    keys: list[object] = []
+    with suppress(ValueError, TypeError, UnsupportedAlgorithm):
         keys = [load_pem_private_key(part, password=None) for part in (first + end, second) if part]
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        return None
     match keys:
         case [X25519PrivateKey() as sealing, Ed25519PrivateKey() as signing]:
-            return ServiceKey(sealing=sealing, signing=signing)
-        case [key]:
-            return key
-    return None
+            keys = [ServiceKey(sealing=sealing, signing=signing)]
+    if len(keys) != 1 or not isinstance(keys[0], kind):
+        raise ShuffleError(f"the file {path} does not hold {what}")
+    return keys[0]

@@ -1,52 +1,257 @@
 """The mixer: takes the sealed envelopes of a round, and gives back their contents in random order.
 
-A batch comes and goes in pieces, by way of files: a mixer may answer every message in a new process. On disk
-lie ciphertexts as the server sent them, and later, in their new order, as the server gets them. What links
-one to the other exists only while a process mixes, in memory and in an encrypted file that ends with it.
+All items of a batch (layers, layers with tickets, or sealed reports) have one size. A mixer signs the digest
+of all it was given, by way of the request, and of all it gives back; the next one takes nothing else. A batch
+comes and goes in pieces, by way of files: a mixer may answer every message in a new process. What links what
+came to what goes exists only while a process mixes, in memory and in an encrypted file that ends with it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from random import Random, SystemRandom
-from typing import BinaryIO
+from typing import Annotated, Any, BinaryIO, Self
 
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
+from typing_extensions import override
 
-from shuffle_plugins.core.ranges import Count, Ranged
-from shuffle_plugins.shuffler.batches import BatchRequest, MixedStatement, items_digest
-from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, Opened, agree
-from shuffle_plugins.shuffler.keys import ServicePublicKey
-from shuffle_plugins.shuffler.service import BatchService
-from shuffle_plugins.shuffler.shuffler import BatchRefused, Refusal, ShuffleError
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.checks import Count, Ranged, whole_number
+from shuffle_plugins.shuffler.envelopes import (
+    MODULUS,
+    MOST_MIXERS,
+    EnvelopeOpener,
+    Opened,
+    cascade_binding,
+    check_several,
+    cover_size,
+    layer_size,
+    ticket_size,
+)
+from shuffle_plugins.shuffler.keys import KEY_BYTES, ServicePublicKey, has_signed
+from shuffle_plugins.shuffler.service import BatchService, encoded_number, statement
+from shuffle_plugins.shuffler.shuffler import (
+    DIGEST_BYTES,
+    BatchRefused,
+    Refusal,
+    RoundContext,
+    ShuffleError,
+    bytes_of,
+)
 
-_REQUEST, _INPUTS, _MIXING, _OUTPUTS = "request", "inputs", "mixing", "outputs"
-_FOLDER_BYTES = 1 << 16  # that a batch counts for, however small: files take whole blocks of a disk
-_ABANDONED_SECONDS = 86400.0  # a batch that nobody has touched for a day is removed
-_READ_BYTES = 1 << 22
+
+def items_digest(items: Iterable[bytes], *, size: int) -> bytes:
+    """32 bytes that differ wherever items of one size, their number or their order differ."""
+    digest, count = hashlib.sha256(b"shuffle-plugins/4 items" + encoded_number(size)), 0
+    for item in items:
+        if len(item) != size:
+            raise ShuffleError(f"every item of the batch has {size} bytes, got {len(item)}")
+        digest.update(item)
+        count += 1
+    digest.update(encoded_number(count))
+    return digest.digest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Text(Ranged, ABC):
+    """What travels as one line of text, the same for equal values."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), default=bytes.hex, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what :meth:`to_json` wrote; a ValueError if it is anything else."""
+        try:
+            return cls._of(json.loads(text))
+        except (TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise ValueError(f"not the text of a {cls.__name__}") from error
+
+    @classmethod
+    @abstractmethod
+    def _of(cls, values: dict[str, Any]) -> Self: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixedStatement(_Text):
+    """What a mixer says, signed, of a batch that it gives back."""
+
+    request: Annotated[bytes, bytes_of(DIGEST_BYTES)]  # digest of the request that it answers
+    answered: Annotated[int, whole_number(at_least=0)]  # good items that it was given, dummies included
+    rejected: Mapping[int, Refusal] = field(default_factory=dict)  # items dropped, by position among all
+    count: Count  # items that it gives back
+    outputs: Annotated[bytes, bytes_of(DIGEST_BYTES)]  # their digest
+    masks: tuple[int, ...] = ()  # sums of clients' masks for each mixer after this one, in order
+    signature: bytes = b""  # of all this, of the cascade, the round, and the mixer's place
+
+    @override
+    @classmethod
+    def _of(cls, values: dict[str, Any]) -> Self:
+        rejected = {int(place): Refusal(code) for place, code in values.pop("rejected").items()}
+        masks = tuple(checks.whole("a sum of masks", mask, at_least=0) for mask in values.pop("masks"))
+        return cls(rejected=rejected, masks=masks, **_read(values, "request", "outputs", "signature"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchRequest(_Text):
+    """What a server asks of one mixer of a cascade for one round; the items themselves travel apart.
+
+    ``minimum`` are the fewest reports with which the server wants a batch. The largest of this, of what
+    clients were promised (``context.minimum``), and of the mixer's own minimum holds.
+    """
+
+    context: RoundContext
+    analyzer_key: Annotated[bytes, bytes_of(KEY_BYTES)]  # to which clients sealed their reports
+    mixers: tuple[ServicePublicKey, ...]  # in the order in which they work; one for a single mixer
+    position: Annotated[int, whole_number(at_least=0, at_most=MOST_MIXERS - 1)]  # of the mixer that is asked
+    minimum: Annotated[int, whole_number(at_least=2)]
+    size: Count  # bytes of every item: a layer, and at a later mixer one of the tickets after it
+    count: Count  # items
+    inputs: Annotated[bytes, bytes_of(DIGEST_BYTES)]  # their digest
+    previous: tuple[MixedStatement, ...] = ()  # by the mixers before, the last of which gave these layers
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.position < len(self.mixers) <= MOST_MIXERS:
+            raise ShuffleError(f"there are 1 to {MOST_MIXERS} mixers in a cascade, the one asked among them")
+        if len(self.previous) != self.position:
+            raise ShuffleError("each of the mixers before has signed what it gave back")
+        check_several(self.context, mixers=len(self.mixers))
+        sealed = layer_size(0, mixers=1, position=1)  # bytes of a sealed report of nothing
+        if self._inside % self.context.reports or self.output_size < sealed:
+            raise ShuffleError(
+                f"items of {self.size} bytes do not hold {self.context.reports} reports of one size"
+            )
+
+    @classmethod
+    def of(
+        cls,
+        items: Sequence[bytes],
+        *,
+        context: RoundContext,
+        analyzer_key: bytes,
+        mixers: Sequence[ServicePublicKey],
+        minimum: int = 2,
+        previous: Sequence[MixedStatement] = (),
+    ) -> Self:
+        """The request to mix these items, of the mixer after those that have signed."""
+        size = len(items[0])
+        return cls(
+            context=context,
+            analyzer_key=analyzer_key,
+            mixers=tuple(mixers),
+            position=len(previous),
+            minimum=minimum,
+            size=size,
+            count=len(items),
+            inputs=items_digest(items, size=size),
+            previous=tuple(previous),
+        )
+
+    @override
+    @classmethod
+    def _of(cls, values: dict[str, Any]) -> Self:
+        values["context"] = RoundContext(**_read(values["context"], "token", "fingerprint"))
+        values["mixers"] = tuple(
+            ServicePublicKey(**_read(key, "sealing", "verifying")) for key in values["mixers"]
+        )
+        values["previous"] = tuple(MixedStatement._of(said) for said in values["previous"])
+        return cls(**_read(values, "analyzer_key", "inputs"))
+
+    @property
+    def mixer_keys(self) -> tuple[bytes, ...]:
+        """The keys to which clients seal, in order."""
+        return tuple(key.sealing for key in self.mixers)
+
+    @property
+    def layer_bytes(self) -> int:
+        """Bytes of the layer at the beginning of every item."""
+        return self.size - ticket_size(mixers=len(self.mixers), position=self.position)
+
+    @property
+    def output_size(self) -> int:
+        """Bytes of every item that the mixer gives back."""
+        return self._inside // self.context.reports
+
+    @property
+    def _inside(self) -> int:
+        return self.layer_bytes - cover_size(mixers=len(self.mixers), position=self.position)
+
+    @property
+    def earlier_masks(self) -> int:
+        """What the mixers before have signed as sums of their masks for this one, added up."""
+        return sum(said.masks[self.position - place - 1] for place, said in enumerate(self.previous))
+
+    def digest(self) -> bytes:
+        """32 bytes that differ wherever two requests differ."""
+        return statement(b"shuffle-plugins/4 mixer request", self.to_json().encode())
+
+    def statement(self, said: MixedStatement, *, position: int | None = None) -> bytes:
+        """What the mixer that is asked, or that at another place, signs of the batch that it gives back."""
+        binding = cascade_binding(
+            context=self.context, analyzer_key=self.analyzer_key, mixer_keys=self.mixer_keys
+        )
+        place = encoded_number(self.position if position is None else position)
+        text = replace(said, signature=b"").to_json().encode()
+        return statement(b"shuffle-plugins/4 mixed batch", binding, place, text)
+
+    def check_previous(self) -> None:
+        """Check that the mixers before have signed their statements, for this round and cascade."""
+        for place, said in enumerate(self.previous):
+            by_it = self.statement(said, position=place)
+            signed = has_signed(self.mixers[place].verifying, said.signature, by_it)
+            if not signed or len(said.masks) != len(self.mixers) - 1 - place or said.count != self.count:
+                raise BatchRefused(Refusal.NOT_PROVEN)
+
+    def check_said(self, said: MixedStatement) -> None:
+        """Check that the mixer that is asked has signed a statement, and that its numbers add up.
+
+        BatchRefused (NOT_PROVEN) if it has not signed it for this request.
+        """
+        signed = has_signed(self.mixers[self.position].verifying, said.signature, self.statement(said))
+        if said.request != self.digest() or not signed:
+            raise BatchRefused(Refusal.NOT_PROVEN)
+        clients, rest = divmod(said.count, self.context.reports)
+        those = all(0 <= place < self.count for place in said.rejected)
+        if not those or said.answered + len(said.rejected) != self.count or rest or clients > said.answered:
+            raise ValueError("not as many good and bad items as were sent, or more reports than good ones")
+
+    def check_outputs(self, items: Sequence[bytes], said: MixedStatement) -> None:
+        """Check that items are those that the mixer has signed (or NOT_PROVEN), none of them twice."""
+        sizes = {len(item) for item in items}
+        if sizes != {self.output_size} or items_digest(items, size=self.output_size) != said.outputs:
+            raise BatchRefused(Refusal.NOT_PROVEN)
+        if len(set(items)) < len(items):
+            raise ValueError("the same report twice: every one is sealed anew")
+
+
+def _read(values: dict[str, Any], *hexadecimal: str) -> dict[str, Any]:
+    """The values, those of some names turned from hexadecimal digits into bytes."""
+    return values | {name: bytes.fromhex(values[name]) for name in hexadecimal}
 
 
 class Mixer(BatchService):
     """Opens the outer layer of a round's envelopes, drops dummies, and permutes the rest.
 
-    It never sees a report: those are sealed to the analyzer. A bad envelope is dropped alone, and its
-    position told: whoever relays envelopes could have left it out. Each round is mixed once, whatever the
-    outcome (:class:`BatchSpool`): mixing subsets of a batch would show who sent a dummy.
+    A bad envelope is dropped alone, and its position told: whoever relays envelopes could have left it out.
+    Each round is mixed once (:class:`BatchSpool`): mixing subsets of a batch would show who sent a dummy.
 
     In a mix cascade the first mixer drops what is no good. The others take exactly what the one before has
     signed, with a ticket of each client, and refuse the whole batch unless the marks say that there is one
-    layer of each (:mod:`shuffle_plugins.shuffler.envelopes`). The last one drops the dummies, which do not
-    count for the minimum.
+    layer of each. The last one drops the dummies, which do not count for the minimum.
     """
 
     role = "mixer"
@@ -61,16 +266,13 @@ class Mixer(BatchService):
     ) -> MixedStatement:
         """Mix a batch of a round that is recorded as spent; the caller sees to it that it happens once.
 
+        An item is dropped for UNREADABLE or UNKNOWN_SIGNER, and for DUPLICATE if one of the same signer came
+        before it.
+
         Args:
             items: those of the request, one after another. All are read before anything is written.
-            outputs: where to write what comes out: the reports, sealed to the analyzer, or layers of the next
-                mixer, in uniformly random order, also those of one client.
-            request: what the server asks.
+            outputs: where to write what comes out, in uniformly random order, also of one client.
             directory: folder of a temporary file as large as the outputs; None for the system's own.
-
-        Returns:
-            The signed statement. An item is dropped for UNREADABLE or UNKNOWN_SIGNER, and for DUPLICATE if
-            one of the same signer came before it.
 
         Raises:
             BatchRefused: UNDER_MINIMUM for too few good reports; at a later mixer of a cascade also
@@ -149,7 +351,7 @@ class _Tally:
             return
         for code in self.rejected.values():
             raise BatchRefused(code, self.rejected)
-        agreed = agree(masked=self._masked, marks=self._marks, masks=earlier_masks)
+        agreed = (self._masked - self._marks - earlier_masks) % MODULUS == 0
         if not (self._whole and agreed):
             raise BatchRefused(Refusal.INCONSISTENT)
 
@@ -166,11 +368,7 @@ class ShuffledFile:
 
     They lie in a file without a name, encrypted under a key that exists in this process alone; in memory are
     eight bytes of each. The operating system removes the file when the process ends, also when it is killed.
-
-    Args:
-        size: bytes of every record.
-        directory: folder of the file; None for the system's own.
-        entropy: where the order comes from; the operating system by default.
+    The order comes from ``entropy``, by default the operating system's.
     """
 
     def __init__(
@@ -226,14 +424,10 @@ def _written(items: Iterable[bytes], file: BinaryIO) -> Iterator[bytes]:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchLimits(Ranged):
-    """How much a mixer takes at once, of all batches under way together, so that no server can fill its disk.
+    """Most items, and bytes of them, of all batches under way together, so that no server fills the disk.
 
     A batch counts with what its server announces, from its first piece until its last one has been given out.
     It is also refused if the disk has no room for it: while it is mixed its files take up to twice its bytes.
-
-    Attributes:
-        most_reports: most items.
-        most_bytes: most bytes of items.
     """
 
     most_reports: Count = 10_000_000
@@ -243,16 +437,9 @@ class BatchLimits(Ranged):
 class BatchSpool:
     """Files of a mixer's batches: a folder for each, from its first piece until its last has been given out.
 
-    Each round can be begun once. A batch whose pieces are not exactly those of its request, in order, is
-    refused and cannot be tried again; so is one whose mixer was killed while it mixed. Their folders are
-    removed when the next batch of the same run begins, or the next one a day later.
-
-    Args:
-        folder: where to keep the files; made if it does not exist, for its owner alone.
-        mixer: mixes the batches.
-        cascade: public keys of all mixers in their order, as this mixer's operator has pinned them; empty for
-            a single mixer.
-        limits: how much may lie in the folder at once.
+    Each round can be begun once, also if its mixer was killed while it mixed. What that leaves is removed
+    when the next batch of the same run begins, or the next one a day later. ``cascade`` are the public keys
+    of all mixers in their order, as this mixer's operator has pinned them; empty for a single mixer.
     """
 
     def __init__(
@@ -276,26 +463,22 @@ class BatchSpool:
         return said, self.take(request, first=0, most=said.count)
 
     def put(self, request: BatchRequest, items: Sequence[bytes], *, first: int) -> MixedStatement | None:
-        """Take the next piece; ``first`` is how many items have come before. With the last one it is mixed.
+        """Take the next piece; ``first`` is how many items have come before.
 
         The first one begins the batch: if that is too large nothing is kept, and otherwise the round is spent
-        on disk before anything else happens.
-
-        Returns:
-            What the mixer has signed of the batch, after the last piece; None before.
+        on disk before anything else happens. With the last one it is mixed, and signed; before, it is None.
 
         Raises:
             BatchRefused: REPLAYED for a spent round; TOO_LARGE if the batch, with those under way, is beyond
                 the limits; NOT_PROVEN if the mixers before have not signed it; WRONG_ROUND if there is no
-                such batch under way; UNREADABLE if a piece is missing, came before, or has items of another
-                size, or if all together are not those of the request; or as by :meth:`Mixer.mix_spent`. A
-                batch that was under way is over then.
+                such batch under way; UNREADABLE if pieces are not those of the request, in order; or as by
+                :meth:`Mixer.mix_spent`. A batch that was under way is over then.
             ShuffleError: if the cascade is another than the pinned one, or files cannot be used.
         """
         with _files():
             folder = self._under_way(request) if first else self._begin(request)
             try:
-                with open(folder / _INPUTS, "ab") as file:
+                with open(folder / "inputs", "ab") as file:
                     come, rest = divmod(file.tell(), request.size)
                     if rest or first != come or {len(item) for item in items} != {request.size}:
                         raise BatchRefused(Refusal.UNREADABLE)
@@ -305,34 +488,32 @@ class BatchSpool:
                     return None
                 if come > request.count:
                     raise BatchRefused(Refusal.UNREADABLE)
-                os.rename(folder / _INPUTS, folder / _MIXING)  # of processes that are asked, one can
+                os.rename(folder / "inputs", folder / "mixing")  # of processes that are asked, one can
                 return self._mixed(request, folder)
             except BaseException:
-                self._remove(folder)
+                shutil.rmtree(folder, ignore_errors=True)
                 raise
 
     def take(self, request: BatchRequest, *, first: int, most: int) -> list[bytes]:
-        """At most so many items of a mixed batch, from a position on. With the last one its files are
-        removed.
+        """At most so many items of a mixed batch, from a position on; its files end with the last one.
 
-        Raises:
-            BatchRefused: WRONG_ROUND if there is no such batch, or it has no such items.
+        BatchRefused (WRONG_ROUND) if there is no such batch, or it has no such items.
         """
         size = request.output_size
         with _files():
             folder = self._under_way(request)
             try:
-                whole = (folder / _OUTPUTS).stat().st_size // size
+                whole = (folder / "outputs").stat().st_size // size
             except FileNotFoundError:
                 raise BatchRefused(Refusal.WRONG_ROUND) from None
             if not 0 <= first < whole or most < 1:
                 raise BatchRefused(Refusal.WRONG_ROUND)
             stop = min(first + most, whole)
-            with open(folder / _OUTPUTS, "rb") as file:
+            with open(folder / "outputs", "rb") as file:
                 file.seek(first * size)
                 taken = [file.read(size) for _ in range(first, stop)]
         if stop == whole:
-            self._remove(folder)
+            shutil.rmtree(folder, ignore_errors=True)
         return taken
 
     def _begin(self, request: BatchRequest) -> Path:
@@ -341,14 +522,14 @@ class BatchSpool:
         if request.context.token in mixer.spent:
             raise BatchRefused(Refusal.REPLAYED)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder = self._batch(request)
+        folder = self._folder / request.context.token.hex()
         try:
             folder.mkdir(mode=0o700)
         except FileExistsError:  # another process begins it, or was killed before it spent the round
             raise BatchRefused(Refusal.REPLAYED) from None
         try:
-            (folder / _REQUEST).write_text(request.to_json())
-            (folder / _INPUTS).touch(mode=0o600)
+            (folder / "request").write_text(request.to_json())
+            (folder / "inputs").touch(mode=0o600)
             self._make_room(request, own=folder)
             mixer.spent.spend(request.context.token)
             if request.mixers != self._cascade or request.mixers[request.position] != mixer.public_key:
@@ -358,13 +539,13 @@ class BatchSpool:
                 )
             request.check_previous()
         except BaseException:
-            self._remove(folder)
+            shutil.rmtree(folder, ignore_errors=True)
             raise
         return folder
 
     def _mixed(self, request: BatchRequest, folder: Path) -> MixedStatement:
         """Mix what has come, if it is what the request says, and sign what comes out of it."""
-        path, split = folder / _MIXING, request.layer_bytes
+        path, split = folder / "mixing", request.layer_bytes
         good = items_digest(_records(path, request.size), size=request.size) == request.inputs
         if good and request.previous:
             layers = (item[:split] for item in _records(path, request.size))
@@ -376,16 +557,13 @@ class BatchSpool:
             yield from _records(path, request.size)
             os.unlink(path)  # before outputs take its place on the disk
 
-        with open(folder / _OUTPUTS, "xb") as outputs:
+        with open(folder / "outputs", "xb") as outputs:
             return self._mixer.mix_spent(items(), outputs, request=request, directory=folder)
 
-    def _batch(self, request: BatchRequest) -> Path:
-        return self._folder / request.context.token.hex()
-
     def _under_way(self, request: BatchRequest) -> Path:
-        folder = self._batch(request)
+        folder = self._folder / request.context.token.hex()
         try:
-            begun = (folder / _REQUEST).read_text()
+            begun = (folder / "request").read_text()
         except FileNotFoundError:
             raise BatchRefused(Refusal.WRONG_ROUND) from None
         if begun != request.to_json():
@@ -395,7 +573,7 @@ class BatchSpool:
     def _make_room(self, request: BatchRequest, *, own: Path) -> None:
         """Check that the new batch, with those under way, is within the limits and fits on the disk.
 
-        Before that, remove what batches that ended early have left: those of the same run or a day ago.
+        First it removes what batches that ended early have left: those of the same run or a day ago.
         """
         reports = size = coming = 0  # coming: bytes that may still be written
         for folder in self._folder.glob("[0-9a-f]" * 32):
@@ -403,20 +581,17 @@ class BatchSpool:
             with suppress(FileNotFoundError, ValueError):  # it is over meanwhile, or was killed as it began
                 age = time.time() - folder.stat().st_mtime
                 there = sum(file.stat().st_size for file in folder.iterdir())
-                batch = BatchRequest.from_json((folder / _REQUEST).read_text())
-            ended = age > _ABANDONED_SECONDS or (batch and batch.context.run == request.context.run)
+                batch = BatchRequest.from_json((folder / "request").read_text())
+            ended = age > 86400.0 or (batch and batch.context.run == request.context.run)
             if folder != own and ended:
-                self._remove(folder)
+                shutil.rmtree(folder, ignore_errors=True)
             elif batch is not None:
                 reports += batch.count * batch.context.reports
-                size += batch.count * batch.size + _FOLDER_BYTES
+                size += batch.count * batch.size + (1 << 16)  # files take whole blocks of a disk
                 coming += max(0, 2 * batch.count * batch.size - there)
         beyond = reports > self._limits.most_reports or size > self._limits.most_bytes
         if beyond or coming > shutil.disk_usage(self._folder).free:
             raise BatchRefused(Refusal.TOO_LARGE)
-
-    def _remove(self, folder: Path) -> None:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -430,6 +605,6 @@ def _files() -> Iterator[None]:
 
 def _records(path: Path, size: int) -> Iterator[bytes]:
     """The records of a file, one after another."""
-    with open(path, "rb", buffering=max(size, _READ_BYTES)) as file:
+    with open(path, "rb", buffering=max(size, 1 << 22)) as file:
         while record := file.read(size):
             yield record

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from typing_extensions import override
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Ranged, byte_string, whole_number
+from shuffle_plugins.core.checks import Ranged, byte_string, whole_number
 
 if TYPE_CHECKING:
     from shuffle_plugins.core import Reports
@@ -25,13 +25,11 @@ TOKEN_BYTES, DIGEST_BYTES = 16, 32
 class Refusal(StrEnum):
     """Reasons for which a batch, or an envelope of it, is refused: codes that name no client.
 
-    Attributes:
-        meaning: what happened, and what to do.
-        conclusive: whether it is certain that nothing of the round was shuffled or added up, now or before.
-            If not, an answer may have been lost, and the round must be charged to the budget.
+    If one is not ``conclusive``, something of the round may have been shuffled or added up, now or before:
+    the round must be charged to the budget.
     """
 
-    meaning: str
+    meaning: str  # what happened, and what to do
     conclusive: bool
 
     def __new__(cls, value: str, meaning: str = "", conclusive: bool = True) -> Refusal:  # noqa: D102
@@ -106,9 +104,8 @@ class ShuffleError(ValueError):
 class BatchRefused(ShuffleError):
     """A batch was refused as a whole; nothing of it was shuffled.
 
-    Attributes:
-        code: why. The text follows from it alone, so it tells nothing about who was in the batch.
-        rejected: why envelopes were not good, by position, as far as they were checked.
+    The text follows from the ``code`` alone, so it tells nothing about who was in the batch; ``rejected`` is
+    why envelopes were not good, by position, as far as they were checked.
     """
 
     def __init__(self, code: Refusal, rejected: Mapping[int, Refusal] | None = None) -> None:
@@ -121,13 +118,9 @@ class BatchRefused(ShuffleError):
 
 
 class Shuffler(ABC):
-    """Takes each client's reports and gives back all of them without names, in random order.
+    """Takes each client's reports and gives back all of them without names, in random order."""
 
-    Attributes:
-        trust: one sentence on who must be trusted for that.
-    """
-
-    trust: ClassVar[str]
+    trust: ClassVar[str]  # one sentence on who must be trusted for that
 
     @property
     @abstractmethod
@@ -138,11 +131,8 @@ class Shuffler(ABC):
     def shuffle(self, batches: Sequence[Reports]) -> Reports:
         """All reports, in an order drawn uniformly from the operating system's entropy.
 
-        Args:
-            batches: one per client, all with the same number of reports.
-
-        Raises:
-            BatchRefused: if there are fewer than :attr:`minimum` batches, or they do not look alike.
+        Batches are one per client, of the same number of reports; BatchRefused if there are fewer than
+        :attr:`minimum`, or they do not look alike.
         """
 
     def shuffle_reports(self, reports: Reports) -> Reports:
@@ -151,11 +141,7 @@ class Shuffler(ABC):
 
 
 class InMemoryShuffler(Shuffler):
-    """Shuffles in this process: for simulation, and for a server that clients trust to forget.
-
-    Args:
-        minimum: fewest clients' batches that are shuffled, at least 2.
-    """
+    """Shuffles in this process: for simulation, and for a server that clients trust to forget."""
 
     trust = "Whoever runs this process sees each client's report and is trusted to forget whose it was."
 
@@ -189,9 +175,6 @@ class InMemoryShuffler(Shuffler):
 
         return reports.permute(SecureRandomness().permutation(len(reports)))
 
-    def __repr__(self) -> str:
-        return f"InMemoryShuffler(minimum={self._minimum})"
-
 
 bytes_of = partial(byte_string, error=ShuffleError)
 """The range of a field of bytes, by its length."""
@@ -207,21 +190,16 @@ def _text(name: str, value: object) -> str:
 class RoundContext(Ranged):
     """What every party of a round must know alike: clients, mixer and analyzer.
 
-    Attributes:
-        run: name of the run.
-        token: 16 random bytes, used for one attempt at one round.
-        fingerprint: digest, 32 bytes, of all else that clients must know alike: the mechanism, its
-            options, the dimension, and the probability of taking part.
-        minimum: fewest clients that clients were promised to be shuffled among, at least 2. A mixer gives out
-            the reports of no fewer.
-        reports: how many reports every client that takes part sends, all in one envelope.
+    ``fingerprint`` is the digest of all else: the mechanism, its options, the dimension, and the probability
+    of taking part. ``minimum`` are the fewest clients that clients were promised to be shuffled among; a
+    mixer gives out the reports of no fewer.
     """
 
     run: Annotated[str, _text]
-    token: Annotated[bytes, bytes_of(TOKEN_BYTES)]
+    token: Annotated[bytes, bytes_of(TOKEN_BYTES)]  # random, for one attempt at one round
     fingerprint: Annotated[bytes, bytes_of(DIGEST_BYTES)]
     minimum: Annotated[int, whole_number(at_least=2, at_most=(1 << 63) - 1)] = 2
-    reports: Annotated[int, whole_number(at_most=(1 << 31) - 1)] = 1
+    reports: Annotated[int, whole_number(at_most=(1 << 31) - 1)] = 1  # of every client, in one envelope
 
     def digest(self) -> bytes:
         """32 bytes that differ wherever two contexts differ."""

@@ -56,16 +56,7 @@ class NotApplicable(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One mechanism, and how it is looked at.
-
-    Attributes:
-        mechanism: the mechanism that is checked.
-        seed: seed of all that is random in a check.
-        samples: reports per record in statistical checks.
-        variance_is_bound: whether ``variance`` is a bound and not the value.
-        records: the records to try in place of the extreme points of the domain; for a domain that is not a
-            whole ball.
-    """
+    """One mechanism, and how it is looked at; fields are as of ``check_mechanism``."""
 
     mechanism: AuditedMechanism
     seed: int

@@ -54,12 +54,7 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConformanceReport:
-    """All checks of one mechanism.
-
-    Attributes:
-        mechanism: name of the mechanism that was checked.
-        results: every check in every setting, in the order in which they ran.
-    """
+    """All checks of one mechanism, in every setting, in the order in which they ran."""
 
     mechanism: str
     results: tuple[CheckResult, ...]
@@ -79,11 +74,7 @@ class ConformanceReport:
         return tuple(result for result in self.results if result.check == check)
 
     def raise_on_failure(self) -> None:
-        """Raise if the mechanism does not conform.
-
-        Raises:
-            ConformanceError: if a check failed, or none passed; it lists what failed.
-        """
+        """Raise a :class:`ConformanceError` if a check failed, or none passed; it lists what failed."""
         if self.failures:
             listed = "\n".join(f"  {result}" for result in self.failures)
             raise ConformanceError(f"{self.mechanism} does not conform:\n{listed}")
@@ -117,42 +108,17 @@ MechanismFactory = Callable[..., Mechanism]
 
 Check = Callable[[Case], Measured]
 
-_CHECKS: tuple[Check, ...] = (
-    privacy.probabilities_sum_to_one,
-    privacy.keeps_local_epsilon,
-    privacy.sampler_follows_its_law,
-    privacy.withstands_the_audit,
-    privacy.can_be_accounted,
-    privacy.is_covered_by_its_blanket,
-    interface.is_unbiased,
-    interface.has_the_declared_variance,
-    interface.is_bounded_by_its_worst_variance,
-    interface.sums_like_its_reports,
-    interface.takes_its_bits_on_the_wire,
-    interface.survives_the_wire,
-    interface.refuses_foreign_reports,
-    interface.bounds_forged_reports,
-    interface.repeats_under_a_seed,
-    interface.differs_without_a_seed,
-    interface.does_not_depend_on_order,
-    interface.leaves_its_input_alone,
-    interface.agrees_between_devices,
-    interface.takes_an_empty_batch,
-    interface.takes_every_dtype,
-    interface.refuses_malformed_batches,
-    interface.takes_what_is_not_finite_for_zeros,
-    interface.refuses_rows_outside_the_ball,
-    interface.clips_into_the_ball,
-    interface.clipping_while_randomising_is_clipping_first,
+# All public functions of both modules, in their order.
+_CHECKS: tuple[Check, ...] = tuple(
+    each
+    for module in (privacy, interface)
+    for name, each in vars(module).items()
+    if inspect.isfunction(each) and each.__module__ == module.__name__ and not name.startswith("_")
 )
 _BUILDING = "builds"
 _PARAMETERS = "refuses bad parameters"
 _LEAST_SAMPLES = 1000
 _TELLING = (0.02, 12.0)  # between these ε0 a sample of reports tells most
-DEFAULT_DIMS = (1, 2, 7)
-DEFAULT_LOCAL_EPSILONS = (1e-4, 1.5, 50.0)
-DEFAULT_SAMPLES = 50_000
-DEFAULT_RADIUS = 0.5
 
 
 def _name(check: Check) -> str:
@@ -166,20 +132,19 @@ CHECKS: tuple[str, ...] = (_BUILDING, _PARAMETERS, *map(_name, _CHECKS))
 def check_mechanism(
     factory: str | MechanismFactory,
     *,
-    dims: Sequence[int] = DEFAULT_DIMS,
-    local_epsilons: Sequence[float] = DEFAULT_LOCAL_EPSILONS,
-    radius: float | None = DEFAULT_RADIUS,
+    dims: Sequence[int] = (1, 2, 7),
+    local_epsilons: Sequence[float] = (1e-4, 1.5, 50.0),
+    radius: float | None = 0.5,
     checks: Sequence[str] = CHECKS,
-    samples: int = DEFAULT_SAMPLES,
+    samples: int = 50_000,
     variance_is_bound: bool = False,
     records: Records | None = None,
     seed: int = 0,
 ) -> ConformanceReport:
     """Check what a mechanism promises: ε0, no bias, error, size, seeds, order, devices, refusals.
 
-    Everything but the two checks of default randomness is determined by ``seed``. A sound mechanism fails a
-    statistical check in about one run of ten thousand, and then another seed tells. Nothing is raised for a
-    mechanism that does not conform.
+    A sound mechanism fails a statistical check in about one run of ten thousand, and then another ``seed``
+    tells. Nothing is raised for a mechanism that does not conform.
 
     Args:
         factory: a registered name, or a callable that takes ``local_epsilon`` and ``dim``, and ``radius`` if
@@ -187,13 +152,11 @@ def check_mechanism(
         dims, local_epsilons: dimensions (or numbers of categories) and ε0 to try; those that the factory
             refuses with a ValueError are reported as skipped.
         radius: passed to factories that take one; None for their default.
-        checks: names of the checks to run, of :data:`CHECKS`.
         samples: reports per record in statistical checks, at least 1000; fewer in large dimensions, and a
             fifth where ε0 is so small or large that samples tell little.
         variance_is_bound: whether ``variance`` is documented as an upper bound rather than the value.
         records: for a domain smaller than the ball: gives records (records, dim) of it, float64, those that
             tell most first.
-        seed: any whole number.
     """
     unknown = sorted(set(checks) - set(CHECKS))
     if unknown:
@@ -230,24 +193,14 @@ def check_mechanism(
 
 
 def _builder(factory: str | MechanismFactory, *, radius: float | None) -> MechanismFactory:
-    """The factory, given a radius where it takes one."""
+    build: MechanismFactory
     if isinstance(factory, str):
-        registry.summary(factory)
-        by_name = partial(registry.get, factory)
-
-        def named(**parameters: object) -> Mechanism:
-            try:
-                built: Mechanism = by_name(**({"radius": radius} | parameters))  # type: ignore[arg-type]
-            except TypeError as error:
-                if "radius" in parameters or "takes no option radius" not in str(error):
-                    raise
-                built = by_name(**parameters)  # type: ignore[arg-type]
-            return built
-
-        return named
-    parameters = inspect.signature(factory).parameters
-    takes = "radius" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    return partial(factory, radius=radius) if takes and radius is not None else factory
+        build = partial(registry.get, factory)
+        takes = registry.kind_of(factory) is registry.Kind.VECTORS
+    else:
+        build, parameters = factory, inspect.signature(factory).parameters
+        takes = "radius" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return partial(build, radius=radius) if takes and radius is not None else build
 
 
 def _built(

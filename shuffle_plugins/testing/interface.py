@@ -215,7 +215,7 @@ def takes_its_bits_on_the_wire(case: Case) -> Measured:
     mechanism = case.mechanism
     reports = mechanism.randomize(case.inside(_ODD), randomness=case.source())
     declared = mechanism.bits_per_report
-    packed = len(reports.to_bytes()) - reports.header_bytes
+    packed = len(reports.to_bytes()) - reports.layout.header_bytes
     if reports.bits_per_report != declared or packed != (_ODD * declared + 7) // 8:
         raise Broken(
             "reports do not take bits_per_report bits",
@@ -585,7 +585,6 @@ def clipping_while_randomising_is_clipping_first(case: Case) -> Measured:
 def _refused(
     kind: str, call: Callable[[], object], errors: tuple[type[Exception], ...] = (ValueError,)
 ) -> None:
-    """The call must raise one of the errors."""
     try:
         call()
     except errors:

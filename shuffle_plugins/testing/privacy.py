@@ -300,12 +300,7 @@ def _claims(case: Case, clients: int) -> list[tuple[float, float]]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Shuffled:
-    """What a shuffle says for one record over another.
-
-    Attributes:
-        chances: probability, under the original record, of each possible release; None if they were drawn.
-        log_odds: log-likelihood of each under the replacement less that under the original.
-    """
+    """Chances of each release under the original record, None if drawn, and its log-odds under the other."""
 
     chances: Tensor | None
     log_odds: Tensor
@@ -322,9 +317,7 @@ class _Shuffled:
 def _log_shuffled(own: Tensor, others: Tensor) -> Tensor:
     """Log-likelihood of a shuffled release, up to 1/n: any of its reports may be the differing client's.
 
-    Args:
-        own: log-likelihood of each report under that client's record, (reports, releases).
-        others: likewise under the record of everybody else.
+    From those of each report under that client's record and under everybody else's, (reports, releases).
     """
     rows = range(len(own))
     each = [own[i] + sum(others[j] for j in rows if j != i) for i in rows]

@@ -12,9 +12,6 @@ from shuffle_plugins.mechanisms.base import Mechanism
 from shuffle_plugins.testing.case import Records
 from shuffle_plugins.testing.conformance import (
     CHECKS,
-    DEFAULT_DIMS,
-    DEFAULT_LOCAL_EPSILONS,
-    DEFAULT_SAMPLES,
     ConformanceError,
     ConformanceReport,
     Status,
@@ -30,12 +27,12 @@ class MechanismConformance:
         ...     def build(self, *, local_epsilon, dim):
         ...         return Mine(local_epsilon=local_epsilon, dim=dim, radius=0.5)
 
-    Attributes are arguments of :func:`~shuffle_plugins.testing.conformance.check_mechanism`.
+    Attributes are arguments of :func:`~shuffle_plugins.testing.conformance.check_mechanism`, if not None.
     """
 
-    dims: ClassVar[Sequence[int]] = DEFAULT_DIMS
-    local_epsilons: ClassVar[Sequence[float]] = DEFAULT_LOCAL_EPSILONS
-    samples: ClassVar[int] = DEFAULT_SAMPLES
+    dims: ClassVar[Sequence[int] | None] = None
+    local_epsilons: ClassVar[Sequence[float] | None] = None
+    samples: ClassVar[int | None] = None
     variance_is_bound: ClassVar[bool] = False
     records: ClassVar[Records | None] = None
     seed: ClassVar[int] = 0
@@ -59,6 +56,8 @@ class MechanismConformance:
 
 @cache
 def _report(case: type[MechanismConformance]) -> ConformanceReport:
-    """All checks of a class, run once."""
-    options = ("dims", "local_epsilons", "samples", "variance_is_bound", "records", "seed")
-    return check_mechanism(case().build, **{name: getattr(case, name) for name in options})
+    names = ("dims", "local_epsilons", "samples", "variance_is_bound", "records", "seed")
+    options = {name: getattr(case, name) for name in names}
+    return check_mechanism(
+        case().build, **{name: value for name, value in options.items() if value is not None}
+    )

@@ -119,16 +119,16 @@ def neighbours(records: int, clients: int) -> Iterator[tuple[tuple[int, ...], tu
 
 def extreme_channel(
     rng: np.random.Generator, *, local_epsilon: float, records: int, outputs: int
-) -> np.ndarray | None:
-    """A random ε0-LDP channel each of whose outputs has only likelihoods c and c·e^ε0; None if none fits."""
-    shape = np.where(rng.random((records, outputs)) < 0.5, math.exp(local_epsilon), 1.0)
-    solution = optimize.linprog(
-        rng.random(outputs), A_eq=shape, b_eq=np.ones(records), bounds=[(0, None)] * outputs
-    )
-    if not solution.success:
-        return None
-    channel = shape * solution.x
-    return channel / channel.sum(axis=1, keepdims=True)
+) -> np.ndarray:
+    """A random ε0-LDP channel each of whose outputs has only likelihoods c and c·e^ε0."""
+    while True:
+        shape = np.where(rng.random((records, outputs)) < 0.5, math.exp(local_epsilon), 1.0)
+        solution = optimize.linprog(
+            rng.random(outputs), A_eq=shape, b_eq=np.ones(records), bounds=[(0, None)] * outputs
+        )
+        if solution.success:
+            channel = shape * solution.x
+            return channel / channel.sum(axis=1, keepdims=True)
 
 
 def k_ary_response(local_epsilon: float, categories: int) -> np.ndarray:

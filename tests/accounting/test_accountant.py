@@ -10,9 +10,9 @@ import pickle
 from collections import Counter
 from fractions import Fraction
 from functools import partial
-from typing import Any
 
 import pytest
+from histories import accountant_of, shuffled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from thinning import first_fast
@@ -28,31 +28,17 @@ from shuffle_plugins.accounting import (
     pair_epsilon_interval,
 )
 from shuffle_plugins.accounting.accountant import _digest
-from shuffle_plugins.accounting.composition.pld import LossComposition, Spectrum
+from shuffle_plugins.accounting.composition.pld import LossComposition
 from shuffle_plugins.accounting.losses.distribution import FINE
 
-
-def accountant_of(*entries: tuple[ShuffleRound, int], method: str = "pld") -> ShuffleAccountant:
-    accountant = ShuffleAccountant(method=method)
-    for shuffle_round, steps in entries:
-        accountant.step(shuffle_round, num_steps=steps)
-    return accountant
-
-
-ROUND = ShuffleRound(local_epsilon=1.0, population=10_000, cohort=1_000, channel_fixed=True)
-OTHER = ShuffleRound(local_epsilon=0.5, population=10_000, cohort=500, channel_fixed=True)
+ROUND = shuffled(1.0, 10_000, 1_000)
+OTHER = shuffled(0.5, 10_000, 500)
 SPENT = ShuffleAccountant().epsilon(1e-5)
-FLEETING = ShuffleRound(
-    local_epsilon=1.0, population=10_000, cohort=1_000, sampling="poisson", channel_fixed=True
-)
+FLEETING = shuffled(1.0, 10_000, 1_000, sampling="poisson")
 
 rounds = st.builds(
-    lambda local_epsilon, population, share, sampling: ShuffleRound(
-        local_epsilon=local_epsilon,
-        population=population,
-        cohort=max(1, int(share * population)),
-        sampling=sampling,
-        channel_fixed=True,
+    lambda local_epsilon, population, share, sampling: shuffled(
+        local_epsilon, population, max(1, int(share * population)), sampling=sampling
     ),
     st.floats(0.05, 6.0),
     st.integers(1, 3_000),
@@ -70,16 +56,9 @@ def test_an_empty_history_costs_nothing() -> None:
 
 def test_numerics_are_not_said_to_be_exact_where_one_round_is_known_through_another() -> None:
     """The pair composed from below is a stand-in's, whose distance from the round is charged to δ."""
-    own = ShuffleRound(
-        local_epsilon=1.0,
-        population=500,
-        cohort=250,
-        mechanism="sequential",
-        blanket=Blanket.clones(1.0),
-        channel_fixed=True,
-    )
-    close = ShuffleRound(local_epsilon=1.0, population=500, cohort=250, local_delta=1e-12, channel_fixed=True)
-    alone, together = accountant_of((own, 1)), accountant_of((own, 1), (close, 1))
+    own = shuffled(1.0, 500, 250, mechanism="sequential", blanket=Blanket.clones(1.0))
+    close = shuffled(1.0, 500, 250, local_delta=1e-12)
+    alone, together = accountant_of(own), accountant_of(own, close)
     below, above = pair_epsilon_interval(alone, 1e-6)
     assert alone.epsilon(1e-6).lower < 0.999 * above < below
     found = together.epsilon(1e-6)
@@ -216,14 +195,14 @@ def test_a_state_of_an_earlier_moment_is_refused() -> None:
     for other in (accountant_of((ROUND, 30)), accountant_of((OTHER, 2), (ROUND, 9))):
         with pytest.raises(ValueError, match="would be forgotten"):
             accountant.load_state_dict(other.state_dict())
-    longer = accountant_of((ROUND, 2), (OTHER, 4), (ROUND, 1))
+    longer = accountant_of((ROUND, 2), (OTHER, 4), ROUND)
     accountant.load_state_dict(longer.state_dict())
     assert accountant.history == longer.history
 
 
 @pytest.mark.parametrize("delta", [0, 1, -1e-5, 2.0, math.nan, math.inf, True, "1e-5", None])
 def test_bad_delta(delta: object) -> None:
-    accountant = accountant_of((ROUND, 1))
+    accountant = accountant_of(ROUND)
     for ask in (
         accountant.epsilon,
         partial(accountant.epsilon, lower=False),
@@ -242,9 +221,7 @@ def test_calibrated_local_epsilon_is_within_the_target_and_close(sampling: str) 
     found = calibrate_local_epsilon(
         **TARGET, population=5_000, cohort=500, num_steps=300, sampling=sampling, channel_fixed=True
     )
-    shuffle_round = ShuffleRound(
-        local_epsilon=found, population=5_000, cohort=500, sampling=sampling, channel_fixed=True
-    )
+    shuffle_round = shuffled(found, 5_000, 500, sampling=sampling)
     upper = accountant_of((shuffle_round, 300)).epsilon(1e-6).upper
     assert 0.998 < upper <= 1.0
 
@@ -256,38 +233,23 @@ def test_calibrated_steps_are_the_largest() -> None:
 
 
 @pytest.mark.slow
-def test_calibrated_cohort_is_the_best() -> None:
-    common = {"population": 5_000, "local_epsilon": 1.0, "num_steps": 300}
+@pytest.mark.parametrize(
+    ("population", "steps", "target", "sampling", "wrong"),
+    [(5_000, 300, 1.0, "without-replacement", 1), (500, 3, 1.2, "single-pass", -1)],
+)
+def test_calibrated_cohort_is_the_best(
+    population: int, steps: int, target: float, sampling: str, wrong: int
+) -> None:
+    """The largest; hidden only by its cohort a client wants a large one (of epochs: ``test_epochs.py``)."""
 
     def upper(cohort: int) -> float:
-        shuffle_round = ShuffleRound(local_epsilon=1.0, population=5_000, cohort=cohort, channel_fixed=True)
-        return accountant_of((shuffle_round, 300)).epsilon(1e-6, lower=False).upper
+        each = shuffled(1.0, population, cohort, sampling=sampling)
+        return accountant_of((each, steps)).epsilon(1e-6, lower=False).upper
 
-    found = calibrate_cohort(**TARGET, **common, channel_fixed=True)
-    assert upper(found) <= 1.0 < upper(found + 1)
-
-
-@pytest.mark.slow
-def test_hidden_only_by_its_cohort_a_client_wants_a_large_one() -> None:
-    """In a single pass; against the server of an epoch, ``rounds/test_epochs.py``."""
-
-    def upper(cohort: int) -> float:
-        shuffle_round = ShuffleRound(
-            local_epsilon=1.0, population=500, cohort=cohort, sampling="single-pass", channel_fixed=True
-        )
-        return accountant_of((shuffle_round, 3)).epsilon(1e-6, lower=False).upper
-
-    found = calibrate_cohort(
-        target_epsilon=1.2,
-        delta=1e-6,
-        population=500,
-        local_epsilon=1.0,
-        num_steps=3,
-        sampling="single-pass",
-        channel_fixed=True,
-    )
-    assert 1 < found < 500
-    assert upper(found) <= 1.2 < upper(found - 1)
+    asked = {"population": population, "num_steps": steps, "target_epsilon": target, "sampling": sampling}
+    found = calibrate_cohort(**asked, local_epsilon=1.0, delta=1e-6, channel_fixed=True)
+    assert 1 < found < population
+    assert upper(found) <= target < upper(found + wrong)
 
 
 def test_a_client_with_several_reports_is_calibrated_as_such() -> None:
@@ -296,7 +258,7 @@ def test_a_client_with_several_reports_is_calibrated_as_such() -> None:
     records = {"records_per_client": 2, "samples_per_client": 2}
 
     def upper(cohort: int) -> float:
-        clients = ShuffleRound(local_epsilon=0.5, population=12, cohort=cohort, channel_fixed=True)
+        clients = shuffled(0.5, 12, cohort)
         return accountant_of((SampledRecordsRound.of(clients, **records), 4)).epsilon(1e-4, lower=False).upper
 
     costs = [upper(cohort) for cohort in range(1, 13)]
@@ -363,13 +325,7 @@ def test_unreachable_targets_end_with_an_explanation() -> None:
 )
 @first_fast("sampling", ["without-replacement", "poisson"])
 def test_extremes_stay_ordered_and_finite(local_epsilon, population, cohort, steps, delta, sampling) -> None:
-    shuffle_round = ShuffleRound(
-        local_epsilon=local_epsilon,
-        population=population,
-        cohort=cohort,
-        sampling=sampling,
-        channel_fixed=True,
-    )
+    shuffle_round = shuffled(local_epsilon, population, cohort, sampling=sampling)
     interval = accountant_of((shuffle_round, steps)).epsilon(delta)
     assert 0 <= interval.lower <= interval.upper <= local_epsilon * steps
     assert math.isfinite(interval.upper)
@@ -422,10 +378,8 @@ def test_a_loud_report_is_never_accounted_as_silence(
     [(1e-4, 0.1), (1e-2, 1e-3), (1.0, 1e-5), (4.0, 2e-6), (1e-6, 10.0)],
 )
 def test_rare_participation_is_not_free(local_epsilon: float, cohort: float) -> None:
-    shuffle_round = ShuffleRound(
-        local_epsilon=local_epsilon, population=1_000, cohort=cohort, sampling="poisson", channel_fixed=True
-    )
-    accountant = accountant_of((shuffle_round, 1))
+    shuffle_round = shuffled(local_epsilon, 1_000, cohort, sampling="poisson")
+    accountant = accountant_of(shuffle_round)
     # In all: the client takes part with probability γ and then tells at least tanh(ε0/2) in total variation
     # apart among at most a handful of others.
     ceiling = shuffle_round.sampling_rate * math.tanh(local_epsilon / 2)
@@ -435,9 +389,7 @@ def test_rare_participation_is_not_free(local_epsilon: float, cohort: float) -> 
 
 
 def test_a_single_pass_claims_no_lower_bound() -> None:
-    shuffle_round = ShuffleRound(
-        local_epsilon=1.0, population=1_000, cohort=100, sampling="single-pass", channel_fixed=True
-    )
+    shuffle_round = shuffled(1.0, 1_000, 100, sampling="single-pass")
     interval = accountant_of((shuffle_round, 3)).epsilon(1e-5)
     assert interval.lower == 0.0
     assert interval.lower_bound == "none"
@@ -456,10 +408,7 @@ def test_a_mechanism_merely_bounded_by_the_worst_case_claims_no_lower_bound() ->
 @pytest.mark.parametrize("local_epsilon", [1e-6, 1e-4, 1e-2, 1.0])
 def test_delta_at_zero_is_rounded_outwards(local_epsilon):
     """One report alone: δ(0) is tanh(ε0/2); the upper end once lay a part in 10**10 below it."""
-    accountant = ShuffleAccountant()
-    accountant.step(
-        ShuffleRound(local_epsilon=local_epsilon, population=1, cohort=1, sampling="full", channel_fixed=True)
-    )
+    accountant = accountant_of(shuffled(local_epsilon, 1, 1, sampling="full"))
     answer = accountant.delta(0.0)
     exact = math.tanh(local_epsilon / 2)
     assert answer.lower <= exact <= answer.upper <= exact * (1 + 1e-5)
@@ -496,7 +445,11 @@ def test_many_kinds_of_rounds_cost_the_same_whenever_it_is_asked() -> None:
             asked = pickle.loads(pickle.dumps(copy.deepcopy(asked)))
     restored = ShuffleAccountant()
     restored.load_state_dict(asked.state_dict())
-    assert asked.epsilon(delta) == silent.epsilon(delta) == restored.epsilon(delta)
+    expected = silent.epsilon(delta)
+    for each in (asked, restored):  # what was folded in another order is off by roundoff
+        found = each.epsilon(delta)
+        ends = pytest.approx((expected.lower, expected.upper), rel=1e-12)
+        assert (found.lower, found.upper) == ends
     found = asked.epsilon(delta)
     assert asked.delta(found.upper).upper == pytest.approx(delta, rel=1e-3)
 
@@ -521,36 +474,9 @@ def test_a_growing_history_is_bounded_as_one_composed_at_once(delta: float) -> N
 
 
 @pytest.mark.slow
-def test_a_question_after_every_round_starts_from_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Transforms taken for all questions, to each round: as many where there are twice the rounds."""
-    taken = 0
-    include = Spectrum.include
-
-    def counted(self: Spectrum, *arguments: Any, **keywords: Any) -> None:
-        nonlocal taken
-        taken += 1
-        include(self, *arguments, **keywords)
-
-    monkeypatch.setattr(Spectrum, "include", counted)
-    accountant = ShuffleAccountant()
-    shares = []
-    for i in range(72):
-        accountant.step(FLEETING.received(880 + i))
-        if i >= 40:
-            accountant.epsilon(1e-5)
-        if i in (55, 71):
-            shares.append(taken / (i - 39))
-    assert shares[1] < 1.5 * shares[0]
-    assert shares[1] < 60
-
-
-@pytest.mark.slow
 def test_a_loaded_history_is_composed_anew() -> None:
     """What was composed of forty kinds of rounds is no part of an answer about more steps of them."""
-    rounds = [
-        ShuffleRound(local_epsilon=1 + i / 100, population=10_000, cohort=1000, channel_fixed=True)
-        for i in range(40)
-    ]
+    rounds = [shuffled(1 + i / 100, 10_000, 1000) for i in range(40)]
 
     short, long = ShuffleAccountant(), ShuffleAccountant()
     for accountant in (short, long):

@@ -6,6 +6,7 @@ import math
 
 import mpmath
 import pytest
+from histories import accountant_of, shuffled
 from thinning import first_fast
 
 from shuffle_plugins.accounting import (
@@ -17,27 +18,11 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.accounting.pairs.clones import ClonePair
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.oracles import ideal_subset_selection
-
-
-def accountant_of(*entries: tuple[ShuffleRound, int], method: str = "pld") -> ShuffleAccountant:
-    accountant = ShuffleAccountant(method=method)
-    for shuffle_round, steps in entries:
-        accountant.step(shuffle_round, num_steps=steps)
-    return accountant
 
 
 def test_a_client_known_to_take_part_is_charged_its_own_local_delta() -> None:
-    lonely = ShuffleRound(
-        local_epsilon=0.5,
-        population=1000,
-        cohort=0.001,
-        sampling="poisson",
-        adversary="server",
-        local_delta=1e-3,
-        channel_fixed=True,
-    )
-    accountant = accountant_of((lonely, 1))
+    lonely = shuffled(0.5, 1000, 0.001, sampling="poisson", adversary="server", local_delta=1e-3)
+    accountant = accountant_of(lonely)
     with pytest.raises(ValueError, match="no ε"):
         accountant.epsilon(9e-4)
     # Binary response that shows its bit with probability 1e-3, alone: at least so much.
@@ -55,40 +40,25 @@ def test_small_weights_are_not_taken_for_one(
 ) -> None:
     atoms = [(weight, 1.0, mass), (1.0, weight, mass), (1.0, 1.0, 1 - mass * (weight + 1))]
     blanket = Blanket.from_atoms(local_epsilon=local_epsilon, atoms=atoms)
-    alone = ShuffleRound(
-        local_epsilon=local_epsilon,
-        population=1,
-        cohort=1,
-        mechanism="own",
-        blanket=blanket,
-        channel_fixed=True,
-    )
+    alone = shuffled(local_epsilon, 1, 1, mechanism="own", blanket=blanket)
     exact = mass * (weight - math.exp(epsilon))
-    assert accountant_of((alone, 1)).delta(epsilon).upper >= exact * (1 - 1e-9)
+    assert accountant_of(alone).delta(epsilon).upper >= exact * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("local_epsilon", [16.75, 17.25, 20.25, 40.0, 165.0, 500.0])
 @pytest.mark.parametrize("mechanism", ["hadamard-response", "oue", "local-hashing", "rappor", "k-rr"])
 def test_loud_oracles_have_an_answer(mechanism: str, local_epsilon: float) -> None:
-    blanket = registry.blanket(mechanism, local_epsilon=local_epsilon, dim=20)
     for population in (1, 1000):
-        loud = ShuffleRound(
-            local_epsilon=local_epsilon,
-            population=population,
-            cohort=population,
-            mechanism=mechanism,
-            blanket=blanket,
-            channel_fixed=True,
-        )
-        interval = accountant_of((loud, 1)).epsilon(1e-6)
+        loud = shuffled(local_epsilon, population, population, mechanism=mechanism, dim=20)
+        interval = accountant_of(loud).epsilon(1e-6)
         assert 0 <= interval.lower <= interval.upper <= local_epsilon
 
 
 def test_rounds_of_very_different_scales_have_an_answer() -> None:
-    quiet = ShuffleRound(local_epsilon=1.0, population=10**9, cohort=10**4, channel_fixed=True)
-    loud = ShuffleRound(local_epsilon=100.0, population=10**6, cohort=10, channel_fixed=True)
+    quiet = shuffled(1.0, 10**9, 10**4)
+    loud = shuffled(100.0, 10**6, 10)
     for method in ("pld", "rdp"):
-        accountant = accountant_of((quiet, 10**6), (loud, 1), method=method)
+        accountant = accountant_of((quiet, 10**6), loud, method=method)
         interval = accountant.epsilon(1e-6)
         assert 0 <= interval.lower <= interval.upper <= 1e6 + 100
         assert accountant.delta(interval.upper).upper <= 1.01e-6
@@ -96,9 +66,7 @@ def test_rounds_of_very_different_scales_have_an_answer() -> None:
 
 
 def test_budgets_with_local_delta_are_answered_not_refused() -> None:
-    shuffle_round = ShuffleRound(
-        local_epsilon=0.1, population=10, cohort=1, local_delta=1e-7, channel_fixed=True
-    )
+    shuffle_round = shuffled(0.1, 10, 1, local_delta=1e-7)
     accountant = ShuffleAccountant()
     assert not accountant.would_exceed(shuffle_round, target_epsilon=3.0, delta=1e-6)
     steps = calibrate_num_steps(target_epsilon=3.0, delta=1e-6, shuffle_round=shuffle_round)
@@ -109,35 +77,26 @@ def test_budgets_with_local_delta_are_answered_not_refused() -> None:
 
 @pytest.mark.parametrize(("local_epsilon", "categories"), [(4.095927241445888, 17), (6.5, 100), (1.38737, 5)])
 def test_a_third_record_is_outside_of_all_but_rounding(local_epsilon: float, categories: int) -> None:
-    blanket = ideal_subset_selection(local_epsilon=local_epsilon, categories=categories)
+    blanket = registry.blanket("subset-selection", local_epsilon=local_epsilon, dim=categories)
     assert blanket.outside <= blanket.differing
 
 
 @pytest.mark.parametrize(("local_epsilon", "exact"), [(12.0, 11.296), (18.0, 23.290), (20.0, 27.290)])
 def test_few_loud_rounds_are_multiplied_out(local_epsilon: float, exact: float) -> None:
-    interval = accountant_of(
-        (ShuffleRound(local_epsilon=local_epsilon, population=1000, cohort=10, channel_fixed=True), 3)
-    ).epsilon(1e-6)
+    interval = accountant_of((shuffled(local_epsilon, 1000, 10), 3)).epsilon(1e-6)
     assert interval.lower <= interval.upper
     assert interval.upper == pytest.approx(exact, rel=1e-3)
 
 
 def test_tiny_costs_of_many_rounds_are_not_noise() -> None:
-    quiet = ShuffleRound(local_epsilon=0.1, population=10**9, cohort=10**5, channel_fixed=True)
+    quiet = shuffled(0.1, 10**9, 10**5)
     interval = accountant_of((quiet, 10**6)).epsilon(1e-5)
     assert 5.642e-6 <= interval.upper <= 1.015 * 5.642e-6  # the Gaussian limit of binary response
 
 
 @pytest.mark.slow
 def test_the_most_bits_are_left_to_the_blanket() -> None:
-    many = ShuffleRound(
-        local_epsilon=1.0,
-        population=10**12,
-        cohort=10**12,
-        mechanism="binary-rr",
-        blanket=Blanket.bit(1.0),
-        channel_fixed=True,
-    )
+    many = shuffled(1.0, 10**12, 10**12, mechanism="binary-rr", blanket=Blanket.bit(1.0))
     assert 0 <= accountant_of((many, 100)).epsilon(1e-9, lower=False).upper < 1e-3
 
 
@@ -155,40 +114,23 @@ def test_one_loud_client_has_no_clone(local_epsilon: float) -> None:
 
 @pytest.mark.parametrize("steps", [1, 10**6])
 def test_rare_passive_slots_of_a_huge_population_take_no_memory(steps: int) -> None:
-    blanket = registry.blanket("k-rr", local_epsilon=8.0, dim=3)
-    shuffle_round = ShuffleRound(
-        local_epsilon=8.0,
-        population=10**9,
-        cohort=10**5,
-        mechanism="k-rr",
-        blanket=blanket,
-        channel_fixed=True,
-    )
+    shuffle_round = shuffled(8.0, 10**9, 10**5, mechanism="k-rr", dim=3)
     interval = accountant_of((shuffle_round, steps)).epsilon(1e-12)
     assert 0 < interval.lower <= interval.upper <= 1.002 * interval.lower
 
 
 def test_printed_intervals_are_rounded_outwards_and_own_up_to_no_lower_bound() -> None:
     own = Blanket.bit(1.5)
-    shuffle_round = ShuffleRound(
-        local_epsilon=1.5,
-        population=60_000,
-        cohort=10_000,
-        mechanism="binary-rr",
-        blanket=own,
-        channel_fixed=True,
-    )
+    shuffle_round = shuffled(1.5, 60_000, 10_000, mechanism="binary-rr", blanket=own)
     interval = accountant_of((shuffle_round, 1200)).epsilon(1e-5)
     lower, upper = str(interval).split("[")[1].split("]")[0].split(", ")
     assert float(lower) <= interval.lower
     assert float(upper) >= interval.upper
-    batches = ShuffleRound(
-        local_epsilon=1.5, population=6000, cohort=1000, sampling="single-pass", channel_fixed=True
-    )
-    assert str(accountant_of((batches, 1)).epsilon(1e-5)).startswith("ε ≤ ")
-    assert str(accountant_of((batches, 1)).delta(0.1)).startswith("δ ≤ ")
+    batches = shuffled(1.5, 6000, 1000, sampling="single-pass")
+    assert str(accountant_of(batches).epsilon(1e-5)).startswith("ε ≤ ")
+    assert str(accountant_of(batches).delta(0.1)).startswith("δ ≤ ")
     with pytest.raises(ValueError, match="as a whole"):
-        ShuffleRound(local_epsilon=1.0, population=100, cohort=10, sampling="check-in").received(9)
+        shuffled(1.0, 100, 10, sampling="check-in", channel_fixed=False).received(9)
 
 
 def gaussian_delta(mu: mpmath.mpf, epsilon: float) -> mpmath.mpf:
@@ -209,15 +151,7 @@ def gaussian_delta(mu: mpmath.mpf, epsilon: float) -> mpmath.mpf:
 def test_losses_below_the_spacing_of_floats_add_up(
     local_epsilon: float, population: int, steps: int, delta: float
 ) -> None:
-    blanket = registry.blanket("k-rr", local_epsilon=local_epsilon, dim=3)
-    everybody = ShuffleRound(
-        local_epsilon=local_epsilon,
-        population=population,
-        cohort=population,
-        mechanism="k-rr",
-        blanket=blanket,
-        channel_fixed=True,
-    )
+    everybody = shuffled(local_epsilon, population, population, mechanism="k-rr", dim=3)
     accountant = accountant_of((everybody, steps))
     with mpmath.workdps(50):
         # Everybody else holds the third value: the variance of a loss is 2·((e − 1)·c)²/(c·n), c = 1/(e + 2).
@@ -236,15 +170,8 @@ def test_losses_below_the_spacing_of_floats_add_up(
 def test_a_lower_end_of_tiny_losses_is_no_rounding_error() -> None:
     """Losses of 1e-13 were read off differences of masses near one; over many rounds that added up."""
     local_epsilon, population, cohort, steps, delta = 7e-6, 5_575_509_649, 8476.0, 1000, 1.79e-18
-    blanket = registry.blanket("limited-hadamard", local_epsilon=local_epsilon, dim=50)
-    shuffle_round = ShuffleRound(
-        local_epsilon=local_epsilon,
-        mechanism="limited-hadamard",
-        blanket=blanket,
-        population=population,
-        cohort=cohort,
-        sampling="poisson",
-        channel_fixed=True,
+    shuffle_round = shuffled(
+        local_epsilon, population, cohort, mechanism="limited-hadamard", dim=50, sampling="poisson"
     )
     found = accountant_of((shuffle_round, steps)).epsilon(delta)
     # The sum of many small losses is as good as Gaussian, of this deviation: half of the reports tell.
@@ -256,15 +183,7 @@ def test_a_lower_end_of_tiny_losses_is_no_rounding_error() -> None:
 @pytest.mark.parametrize("local_epsilon", [16.0, 27.8])
 def test_no_lower_end_is_read_off_a_law_that_is_not_resolved(local_epsilon: float) -> None:
     """Of likelihoods of a billion the masses added up to eighteen, and the bounds crossed."""
-    shuffle_round = ShuffleRound(
-        local_epsilon=local_epsilon,
-        mechanism="sqkr",
-        blanket=registry.blanket("sqkr", local_epsilon=local_epsilon, dim=100),
-        population=18694,
-        cohort=1779.0,
-        sampling="poisson",
-        channel_fixed=True,
-    )
+    shuffle_round = shuffled(local_epsilon, 18694, 1779.0, mechanism="sqkr", sampling="poisson", dim=100)
     found = accountant_of((shuffle_round, 1000)).epsilon(5.5e-12)
     # A client takes part in 95 of the rounds, and in no more than 170 but for a probability of 1e-12.
     assert found.lower <= 170 * local_epsilon
@@ -273,14 +192,7 @@ def test_no_lower_end_is_read_off_a_law_that_is_not_resolved(local_epsilon: floa
 
 def test_a_lower_end_of_very_many_reports_has_no_more_mass_than_one() -> None:
     """The masses added up to 1 + 10^11·2^-52, which ten thousand rounds raised to the power of as many."""
-    shuffle_round = ShuffleRound(
-        local_epsilon=8.04,
-        mechanism="privunit",
-        blanket=registry.blanket("privunit", local_epsilon=8.04, dim=1000),
-        population=10**11,
-        cohort=10**11,
-        channel_fixed=True,
-    )
+    shuffle_round = shuffled(8.04, 10**11, 10**11, mechanism="privunit", dim=1000)
     for num_steps in (10**4, 10**6):
         found = accountant_of((shuffle_round, num_steps)).epsilon(1e-8)
         assert 0.99 * found.upper < found.lower <= found.upper
@@ -290,15 +202,8 @@ def test_a_lower_end_of_very_many_reports_has_no_more_mass_than_one() -> None:
 @pytest.mark.parametrize(
     "shuffle_round",
     [
-        ShuffleRound(  # sums whose short forms would need a Gaussian of no width
-            local_epsilon=3.3e-6,
-            population=18,
-            cohort=1,
-            sampling="poisson",
-            mechanism="l1-hadamard",
-            blanket=registry.blanket("l1-hadamard", local_epsilon=3.3e-6, dim=64),
-            channel_fixed=True,
-        ),
+        # Sums whose short forms would need a Gaussian of no width.
+        shuffled(3.3e-6, 18, 1, sampling="poisson", mechanism="l1-hadamard", dim=64),
         GaussianReportsRound(  # little noise, of which the analysis says nothing at some losses
             local_epsilon=20.0,
             local_delta=1e-12,
@@ -315,11 +220,9 @@ def test_no_warning_comes_of_numbers_beyond_floats(shuffle_round: ShuffleRound) 
     assert 0 <= found.lower <= found.upper <= 10 * shuffle_round.local_epsilon
 
 
-@pytest.mark.parametrize(
-    ("local_epsilon", "steps"), [(0.01, 8_900_000), (0.001, 8_900_000), (0.001, 900_000)]
-)
+@first_fast(("local_epsilon", "steps"), [(0.001, 900_000), (0.01, 8_900_000), (0.001, 8_900_000)])
 def test_delta_asks_the_same_bounds_as_epsilon(local_epsilon: float, steps: int) -> None:
-    each = ShuffleRound(local_epsilon=local_epsilon, population=3, cohort=3, sampling="full")
+    each = shuffled(local_epsilon, 3, 3, sampling="full", channel_fixed=False)
     accountant = accountant_of((each, steps))
     for delta in (1e-3, 4.4e-8):
         assert accountant.delta(accountant.epsilon(delta, lower=False).upper).upper <= delta * (1 + 1e-6)

@@ -6,8 +6,9 @@ import itertools
 
 import mpmath
 import pytest
+from histories import accountant_of
 
-from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound, pair_epsilon_interval
+from shuffle_plugins.accounting import ShuffleRound, pair_epsilon_interval
 
 DIGITS = 50
 
@@ -67,9 +68,8 @@ def test_delta_is_bracketed_and_the_bracket_is_narrow(
 ) -> None:
     with mpmath.workdps(DIGITS):
         exact = exact_delta([outcomes(local_epsilon, population, cohort)] * steps, epsilon)
-    accountant = ShuffleAccountant()
-    accountant.step(
-        ShuffleRound(local_epsilon=local_epsilon, population=population, cohort=cohort), num_steps=steps
+    accountant = accountant_of(
+        (ShuffleRound(local_epsilon=local_epsilon, population=population, cohort=cohort), steps)
     )
     upper = accountant.delta(epsilon).upper
     assert float(exact) <= upper

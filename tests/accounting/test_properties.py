@@ -6,6 +6,7 @@ import dataclasses
 import math
 
 import pytest
+from histories import accountant_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -135,8 +136,7 @@ def test_privacy_loss_is_never_looser_than_renyi(
 @slow
 @given(rounds, st.integers(1, 200), st.sampled_from([1e-2, 1e-6, 1e-10]))
 def test_bounds_are_ordered_and_capped(shuffle_round: ShuffleRound, steps: int, delta: float) -> None:
-    accountant = ShuffleAccountant()
-    accountant.step(shuffle_round, num_steps=steps)
+    accountant = accountant_of((shuffle_round, steps))
     interval = accountant.epsilon(delta)
     assert 0 <= interval.lower <= interval.upper <= steps * shuffle_round.local_epsilon * (1 + 1e-9)
     assert math.isfinite(interval.upper)

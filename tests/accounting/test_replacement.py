@@ -46,14 +46,6 @@ def replacement(*history: tuple[Any, int], distance: float) -> _Replacement:
     return _Replacement(history=tuple(history), distance=distance)
 
 
-def test_without_a_distance_nothing_is_charged() -> None:
-    exact = replacement((Near(0.0), 3), distance=0.0)
-    assert exact.charge(5.0) == 0.0
-    assert exact.epsilon(Exponential(), 0.01) == pytest.approx(Exponential().epsilon(0.01), rel=1e-8)
-    assert exact.epsilon(Exponential(), 0.01) > Exponential().epsilon(0.01)
-    assert Exponential().delta(2.0) < exact.delta(Exponential().delta, 2.0) <= math.exp(-2) / 2 * (1 + 2e-9)
-
-
 @pytest.mark.parametrize("distance", [1e-12, 1e-9, 1e-6, 1e-5])
 def test_a_distance_costs_one_and_e_to_epsilon_times_as_much(distance: float) -> None:
     found = replacement((Near(distance / 4), 4), distance=distance)
@@ -67,15 +59,6 @@ def test_a_distance_costs_one_and_e_to_epsilon_times_as_much(distance: float) ->
         assert math.exp(-less) / 2 + (1 + math.exp(less)) * distance > delta
         assert found.delta(Exponential().delta, epsilon) == pytest.approx(charged, rel=1e-8, abs=0)
         assert found.delta(Exponential().delta, epsilon) >= charged
-
-
-def test_a_distance_beyond_delta_has_no_epsilon() -> None:
-    for distance in (
-        0.3,
-        6e-3,
-        6e-5,
-    ):  # the least of e^(−ε)/2 + (1 + e^ε)·distance is √(2·distance) + distance
-        assert replacement((Near(distance), 1), distance=distance).epsilon(Exponential(), 0.01) == math.inf
 
 
 @pytest.mark.parametrize("others", [0.0, 1e-9])
@@ -111,14 +94,3 @@ def test_a_ratio_that_takes_all_of_epsilon_or_delta_is_of_no_use() -> None:
     assert replacement((Close(0.01), 1), (Near(1e-4), 1), distance=2e-4).epsilon(
         Exponential(), 1e-3
     ) == pytest.approx(math.inf)
-
-
-def test_a_composition_without_an_epsilon_gives_none() -> None:
-    """It has none at the δ that the distance leaves over."""
-
-    class Lacking(Exponential):
-        def epsilon(self, delta: float) -> float:
-            return super().epsilon(delta) if delta > 0.005 else math.inf
-
-    assert replacement((Near(1e-6), 1), distance=1e-6).epsilon(Lacking(), 0.01) < 4
-    assert replacement((Near(1e-4), 1), distance=1e-4).epsilon(Lacking(), 0.01) == math.inf

@@ -76,10 +76,6 @@ def certified(mechanism, fields, *, delta, num_steps=1):
     return generic, min(bounds)
 
 
-def test_no_mechanism_is_left_out():
-    assert {name for name, _ in CASES} == set(available("vectors", "categories"))
-
-
 @pytest.mark.parametrize(("name", "dim", "kind"), ROUND_CASES)
 def test_what_is_certified_withstands_the_attack(name, dim, kind):
     fields, delta, num_steps = ROUNDS[kind]
@@ -154,28 +150,6 @@ def test_every_attack_gets_somewhere_alone(attack):
     )
     assert result.attack == attack.name
     assert 0.4 * upper < result.epsilon <= upper
-
-
-@pytest.mark.slow
-def test_composed_rounds_cost_more_and_the_audit_sees_it():
-    mechanism = get("binary-rr", local_epsilon=1.0, dim=1)
-    bounds = []
-    for num_steps in (1, 12):
-        shuffle_round, upper = certified(
-            mechanism, {"population": 20, "cohort": 10}, delta=0.02, num_steps=num_steps
-        )
-        result = audit_round(
-            mechanism,
-            shuffle_round,
-            delta=0.02,
-            num_steps=num_steps,
-            num_trials=6000,
-            randomness=SeededRandomness(6),
-        )
-        assert result.num_steps == num_steps
-        assert result.consistent_with(upper)
-        bounds.append(result.epsilon)
-    assert bounds[1] > 2 * bounds[0]
 
 
 # -- the result and the arguments -----------------------------------------------------------------------

@@ -160,11 +160,13 @@ def test_the_plan_is_what_happens_if_nothing_is_dropped() -> None:
     bandit = LinearBandit(actions=environment.actions, horizon=3_000, privacy=model)
     plan = bandit.plan()
     assert [row.number for row in plan] == list(range(1, bandit.num_batches + 1))
-    for row in plan:
+    for planned in plan:
         batch = bandit.select()
-        assert (row.reports, row.actions, row.local_epsilon) == (batch.size, len(batch.actions), 0.01)
+        assert planned.counts.tolist() == batch.counts.tolist()
+        assert planned.noise == batch.noise
+        assert batch.noise.local_epsilon == 0.01
         bandit.update_totals(batch, np.zeros(len(batch.actions)))
-        assert bandit.widths[-1] == row.width
+        assert bandit.widths[-1] == planned.width == batch.width
     last = bandit.select()
     assert last is None or last.final
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,18 +13,11 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
+from browsers import CHROMIUM, DRIVER, PATIENCE, opened
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
 from shuffle_plugins.cli.output import interval
 from shuffle_plugins.cli.page.server import Workers
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-DRIVER = shutil.which("chromedriver")
-FLAGS = [
-    *("headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-sync"),
-    *("disable-background-networking", "disable-component-update", "disable-extensions"),
-]
-PATIENCE = 120  # seconds; only a page that hangs needs them
 
 pytestmark = pytest.mark.process
 SMALL = {"population": "2000", "cohort": "200", "local-epsilon": "1", "rounds": "20", "delta": "1e-5"}
@@ -46,15 +38,8 @@ def address() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in (*FLAGS, f"user-data-dir={tmp_path_factory.mktemp('profile')}", "window-size=1400,1000"):
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=DRIVER))
-    yield driver
-    driver.quit()
+    with opened(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
 
 
 def expected(rounds: int) -> str:

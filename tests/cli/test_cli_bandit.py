@@ -29,11 +29,11 @@ def test_the_table_is_the_bandits_own_plan(tmp_path: Path, capsys: pytest.Captur
     model = ShuffledModel(epsilon=0.5, delta=1e-6, mechanism="binary-rr")
     plan = LinearBandit(actions=actions, horizon=20_000, privacy=model).plan()
     for row, batch in zip(found[0]["batches"], plan, strict=True):
-        assert row["clients"] == batch.reports
-        assert row["local_epsilon"] == batch.local_epsilon
-        assert row["epsilon"] == batch.epsilon.upper <= 0.5
+        assert row["clients"] == batch.size
+        assert row["local_epsilon"] == batch.noise.local_epsilon
+        assert row["epsilon"] == batch.noise.epsilon.upper <= 0.5
         assert row["width"] == pytest.approx(batch.width)
-    assert found[0]["best_action_clients"] == 20_000 - sum(batch.reports for batch in plan)
+    assert found[0]["best_action_clients"] == 20_000 - sum(batch.size for batch in plan)
     assert found[0]["delta"] == 1e-6
 
 

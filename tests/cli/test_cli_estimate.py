@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from accounted import accounted
 from command_line import CommandLine
 from thinning import first_fast
 
-from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting import ShuffleRound
 from shuffle_plugins.mechanisms import KeyLaw, MultilevelHadamard, UserLevelMean
 
 COLOURS = ["red", "green", "blue", "black"]
@@ -91,8 +92,7 @@ def test_the_mean_of_users_is_the_plans(run, histories) -> None:
     # The second stage's channel follows from the first's reports: an epoch's, not one fixed before.
     for sigma, sampling in ((0.3, "full"), (0.01, "epoch")):
         found_at = run.json(*asked, "--sigma", sigma)
-        accountant = ShuffleAccountant()
-        accountant.step(
+        accountant = accounted(
             ShuffleRound(
                 local_epsilon=3.0, population=1000, cohort=1000, sampling=sampling, channel_fixed=True
             )

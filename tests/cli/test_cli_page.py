@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from accounted import accounted
 from scipy.stats import norm
 from starlette.testclient import TestClient
 from thinning import first_fast
@@ -15,11 +16,10 @@ from thinning import first_fast
 from shuffle_plugins import cli, mechanisms
 from shuffle_plugins.accounting import (
     FEW_PUBLISHED,
-    ShuffleAccountant,
     ShuffleRound,
     compare,
 )
-from shuffle_plugins.cli import options, output
+from shuffle_plugins.cli import commands, output
 from shuffle_plugins.cli.page import rendering, server, settings
 from shuffle_plugins.cli.page.settings import Setting
 from shuffle_plugins.planning import report_error
@@ -34,9 +34,7 @@ def client() -> TestClient:
 
 
 def test_the_interval_is_the_accountants() -> None:
-    accountant = ShuffleAccountant()
-    accountant.step(ROUND, num_steps=20)
-    expected = accountant.epsilon(1e-5)
+    expected = accounted(ROUND, num_steps=20).epsilon(1e-5)
     assert settings.bounds(Setting.read(SMALL)).interval == expected
     verdict = next(rendering.parts(SMALL))
     assert verdict.part == "verdict"
@@ -125,7 +123,7 @@ def test_a_trusted_server_has_the_gaussian_mechanisms_epsilon() -> None:
 
 
 def test_sliders_start_where_they_can_stand_and_every_position_can_be_read() -> None:
-    for slider in options.NUMBERS.values():
+    for slider in commands.NUMBERS.values():
         assert slider.start in settings.slider_positions(slider)
         numbers = [slider.read(text) for text in settings.slider_positions(slider)]
         assert numbers == sorted(set(numbers))

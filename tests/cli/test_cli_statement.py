@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from accounted import accounted
 from command_line import CommandLine
 from ledger_rounds import drawn, people
 
@@ -24,9 +25,7 @@ def run(run: CommandLine) -> CommandLine:
 
 
 def accountant() -> ShuffleAccountant:
-    found = ShuffleAccountant()
-    found.step(ROUND, num_steps=20)
-    return found
+    return accounted(ROUND, num_steps=20)
 
 
 def test_options_and_a_saved_accountant_state_the_same(run: CommandLine, tmp_path: Path) -> None:
@@ -118,12 +117,8 @@ def test_files_that_are_no_state_are_refused_in_a_line(run: CommandLine, tmp_pat
         (b"[1, 2]", "holds no accountant's state"),
         (b'{"history": 3}', "not a state of ShuffleAccountant"),
         (b'{"history": 3, "participation": 1}', "not a state of FederatedAccountant"),
-        (
-            b'{"history": [[1, 2]], "mechanism": "x_pld", "neighbouring_relation": "replace-one"}',
-            "is damaged",
-        ),
-        (b'{"history": [], "mechanism": "x_pld", "neighbouring_relation": "add"}', "other neighbours"),
-        (b'{"history": [], "mechanism": "x_y", "neighbouring_relation": "replace-one"}', "method must be"),
+        (b'{"core": {"method": "pld"}, "mechanism": "x_pld"}', "not a state of ShuffleAccountant"),
+        (b'{"core": {"method": "x"}, "mechanism": "x_pld"}', "method must be"),
     ):
         path.write_bytes(content)
         code, out, err = run(str(path), "-d", "1e-5")

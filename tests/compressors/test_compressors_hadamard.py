@@ -1,7 +1,4 @@
 import math
-import os
-import subprocess
-import sys
 import threading
 from itertools import pairwise
 
@@ -187,22 +184,6 @@ def test_large_batches_are_shared_among_threads():
         torch.set_num_threads(threads)
     assert all(torch.equal(a, b) for a, b in zip(alone, shared, strict=True))
     assert threading.active_count() == before
-
-
-@pytest.mark.slow
-def test_numba_is_loaded_when_first_used_and_not_needed():
-    code = (
-        "import sys, torch\n"
-        "from shuffle_plugins.compressors import hadamard\n"
-        "assert 'numba' not in sys.modules\n"
-        "x = torch.arange(32.0).reshape(1, 32)\n"
-        "print(hadamard.hadamard_transform(x)[0, :3].tolist(), 'numba' in sys.modules)\n"
-    )
-    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}  # compiled it runs in all the tests above
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
-    )
-    assert done.stdout.strip() == "[496.0, -16.0, -32.0] True"
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

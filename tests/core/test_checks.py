@@ -1,11 +1,17 @@
-"""What a refused argument is answered by, and numbers as text."""
+"""What a refused argument is answered by, fields that declare their ranges, and numbers as text."""
+
+from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
 
 import numpy as np
 import pytest
 
 from shuffle_plugins.core import checks, rounded
+from shuffle_plugins.core.checks import Count, LocalEpsilon, Ranged, in_range, one_of
 
 
 @pytest.mark.parametrize(
@@ -48,3 +54,35 @@ def test_a_whole_number_of_another_type_is_answered_by_the_int_to_pass(value: ob
 )
 def test_rounding_goes_one_way(value: float, up: bool, shown: str) -> None:
     assert rounded(value, up=up) == shown
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parent(Ranged):
+    cohort: Count
+    local_epsilon: LocalEpsilon = 1
+    flip: Annotated[float, in_range(above=0, below=0.5)] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Child(Parent):
+    colour: Annotated[Colour, one_of(Colour)] = Colour.RED
+
+
+def test_what_the_checks_return_is_kept() -> None:
+    found = Child(cohort=3, colour="red")  # type: ignore[arg-type]
+    assert isinstance(found.local_epsilon, float)
+    assert found.colour is Colour.RED
+    assert found.flip is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("cohort", 0), ("cohort", None), ("local_epsilon", 0), ("flip", 0.5), ("colour", "x")],
+)
+def test_a_value_out_of_range_is_refused_by_its_name(field: str, value: object) -> None:
+    with pytest.raises(ValueError, match=field):
+        Child(**{"cohort": 1, field: value})  # type: ignore[arg-type]

@@ -18,10 +18,6 @@ Told = Generator[Names, str, None]
 """Yields the names that a reader has before the first block, and is sent what all blocks have printed."""
 
 
-def _nothing() -> Told:
-    yield {}
-
-
 @dataclass(frozen=True)
 class Reader:
     """Somebody who runs blocks of a page, one after another, in one session and in one empty folder.
@@ -36,7 +32,7 @@ class Reader:
         programs: what stands for a program in a shell, if it is not ours: a function of its arguments.
     """
 
-    told: Callable[[], Told] = _nothing
+    told: Callable[[], Told]
     slow: bool = False
     instead: Mapping[str, str] = field(default_factory=dict)
     by_chance: tuple[str, ...] = ()
@@ -103,6 +99,15 @@ def reads(page: str, section: str = "", *, shell: bool = False, **how: Any) -> C
         return told
 
     return register
+
+
+def has(page: str, section: str = "", names: Callable[[], Names] = dict, **how: Any) -> None:
+    """A reader who has these names, or files that they are made with, and expects no more than is shown."""
+
+    def told() -> Told:
+        yield names()
+
+    reads(page, section, **how)(told)
 
 
 def types(page: str, section: str, **how: Any) -> Callable[..., Any]:

@@ -16,14 +16,14 @@ import page_readers  # noqa: F401
 import pytest
 import torch
 from code_blocks import PAGES, ROOT, Block, blocks_of
-from reading import READERS, Reader
+from reading import READERS, has
 
 DEPLOYED = (
     "tests/flwr_shuffle/test_deployment.py::"
     "test_the_commands_of_the_examples_readme_deploy_it_and_nothing_is_left"
 )
 EXTENDING = "tests/testing/test_conformance_extending.py"
-RECIPES = "tests/opacus_shuffle/test_opacus_recipes.py"
+RECIPES = "tests/opacus_shuffle/test_opacus_page.py"
 APP = "examples/flower-mnist/README.md"
 RUN_BY = {
     ("README.md", "examples/opacus_mnist.py"): ".ci/run::main_job",
@@ -56,7 +56,7 @@ RUN_BY = {
     ("docs/guides/opacus.md", "import lightning"): f"{RECIPES}::test_lightning",
     ("docs/guides/opacus.md", "BertConfig"): f"{RECIPES}::test_transformers",
     ("docs/guides/opacus.md", "engine.load_checkpoint"): (
-        "tests/opacus_shuffle/test_opacus_checkpoints.py::test_the_page_on_resuming_does_what_it_says"
+        "tests/opacus_shuffle/test_opacus_page.py::test_the_page_on_resuming_does_what_it_says"
     ),
     ("docs/guides/shuffling.md", "flwr_shuffle.guard"): (
         "tests/flwr_shuffle/test_guard.py::test_the_pages_commands_make_the_program_and_the_list"
@@ -124,7 +124,9 @@ SESSIONS = sessions()
 def session(key: tuple[str, str, bool]) -> object:
     page, section, shell = key
     name = " - ".join(part for part in (page, section, "shell" if shell else "") if part)
-    slow = READERS.get(key, Reader()).slow
+    if key not in READERS:
+        has(page, section, shell=shell)
+    slow = READERS[key].slow
     return pytest.param(key, id=name, marks=[pytest.mark.slow] if slow else [])
 
 
@@ -144,7 +146,7 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("key", [session(key) for key in SESSIONS])
 def test_blocks_run_and_print_what_the_page_says(key: tuple[str, str, bool]) -> None:
-    READERS.get(key, Reader()).read(SESSIONS[key])
+    READERS[key].read(SESSIONS[key])
 
 
 def test_every_exception_is_of_one_block() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from accounted import accounted
 
-from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.ledger import BudgetLedger, LedgerError, RoundState
 from shuffle_plugins.mechanisms import get
 
@@ -66,8 +66,7 @@ def test_it_releases_the_sum_and_charges_what_the_mechanism_costs(
     reports = COHORT if mechanism.cohort is None else 1
     deviation = (3 * reports * mechanism.worst_variance) ** 0.5 / COHORT
     assert float((own.model - 3.0).norm()) < 12 * deviation, "three means of ones, and no bias"
-    alone = ShuffleAccountant()
-    alone.step(mechanism.round(population=POPULATION, cohort=COHORT), num_steps=3)
+    alone = accounted(mechanism.round(population=POPULATION, cohort=COHORT), num_steps=3)
     for accountant in (own.accountant, ledger.accountant()):
         charged = accountant.epsilon(1e-6, lower=False).upper
         assert charged == pytest.approx(alone.epsilon(1e-6, lower=False).upper, rel=1e-6)
@@ -103,9 +102,14 @@ def test_a_cohort_of_another_size_is_refused_and_stays_charged(
 
 
 def test_beyond_the_budget_nothing_is_drawn(page: ModuleType, ledger: BudgetLedger) -> None:
-    one = ShuffleAccountant()
-    one.step(built("privunit").round(population=POPULATION, cohort=COHORT))
-    own = host(page, ledger, max_epsilon=1.01 * one.epsilon(1e-6, lower=False).upper)
+    own = host(
+        page,
+        ledger,
+        max_epsilon=1.01
+        * accounted(built("privunit").round(population=POPULATION, cohort=COHORT))
+        .epsilon(1e-6, lower=False)
+        .upper,
+    )
     own.step(rate=0.1)
     kept = own.model.clone()
     with pytest.raises(RuntimeError, match="over the budget"):

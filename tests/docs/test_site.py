@@ -7,22 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browsers import CHROMIUM, DRIVER, PATIENCE, opened
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-DRIVER = shutil.which("chromedriver")
 SITE = Path(os.environ.get("BUILT_SITE", "")).resolve()
-FLAGS = [
-    *("headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-sync"),
-    *("disable-background-networking", "disable-component-update", "disable-extensions"),
-]
 WIDE, NARROW = 1400, 390
-PATIENCE = 120  # seconds; only a page that hangs needs them
 
 PAGES = [
     "index",  # leads to the next
@@ -66,16 +59,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in (*FLAGS, f"user-data-dir={tmp_path_factory.mktemp('profile')}", f"window-size={WIDE},1000"):
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=DRIVER))
-    driver.command_executor.client_config.timeout = 10 * PATIENCE  # a busy machine answers late
-    yield driver
-    driver.quit()
+    with opened(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
 
 
 def resize(browser: Any, width: int) -> None:
@@ -87,14 +72,6 @@ def until(browser: Any, condition: Any) -> Any:
     from selenium.webdriver.support.ui import WebDriverWait
 
     return WebDriverWait(browser, PATIENCE, poll_frequency=0.05).until(lambda _: condition())
-
-
-def in_sight(browser: Any, element: Any) -> bool:
-    """Whether an element has a size and lies between the left and the right edge of the window."""
-    place = "const r = arguments[0].getBoundingClientRect(); return [r.left, r.right, r.width * r.height]"
-    left, right, area = browser.execute_script(place, element)
-    width = browser.execute_script("return document.documentElement.clientWidth")
-    return bool(element.is_displayed() and 0 <= left < right <= width + 1 and area > 0)
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
@@ -110,30 +87,6 @@ def test_a_page_fits_its_window_and_loads_what_it_shows(browser: Any, page: str,
     assert browser.execute_script(BROKEN_IMAGES) == []
     assert browser.execute_script(FLAT_FORMULAS) == 0
     assert browser.get_log("browser") == [], "no errors on the console"
-
-
-@pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_the_navigation_is_reached_and_leads_to_another_page(browser: Any, width: int) -> None:
-    from selenium.webdriver.common.by import By
-
-    resize(browser, width)
-    browser.get(f"{SITE.as_uri()}/docs/guides/mechanisms.html")
-    link = browser.find_element(By.CSS_SELECTOR, ".sidebar-tree a[href$='start/opacus.html']")
-    if width == NARROW:
-        assert not in_sight(browser, link)
-        browser.find_element(By.CSS_SELECTOR, ".mobile-header .nav-overlay-icon").click()
-    until(browser, lambda: in_sight(browser, link))
-    link.click()
-    until(browser, lambda: browser.current_url.endswith("/docs/start/opacus.html"))
-    browser.back()
-    until(browser, lambda: browser.current_url.endswith("/docs/guides/mechanisms.html"))
-    contents = browser.find_element(By.CSS_SELECTOR, ".toc-tree a[href='#vectors']")
-    if width == NARROW:
-        closed = "document.querySelectorAll('.sidebar-toggle').forEach(each => { each.checked = false })"
-        browser.execute_script(closed)
-        assert not in_sight(browser, contents)
-        browser.find_element(By.CSS_SELECTOR, ".mobile-header .toc-overlay-icon").click()
-    until(browser, lambda: in_sight(browser, contents))
 
 
 def test_a_search_finds_a_page(browser: Any) -> None:

@@ -119,28 +119,26 @@ def test_only_reports_of_the_global_model_and_psi_leave_a_client(apps, config):
 def test_a_killed_server_goes_on_with_the_clients_models(apps, config, tmp_path):
     config |= {"ledger-file": str(tmp_path / "budget.db"), "evaluation": "none", "num-server-rounds": 3}
     grid = grid_of(apps, config)
-    receive, rounds = grid.send_and_receive, []
+    methods = {name: getattr(grid, name) for name in ("send_and_receive", "push_messages")}
+    rounds: list[int] = []
 
-    def killed(messages, *, timeout=None):
-        rounds.append(len(rounds))
-        if len(rounds) == 2:
-            raise KeyboardInterrupt
-        return receive(messages, timeout=timeout)
+    def killed(method):
+        def call(*given, **how):
+            rounds.append(len(rounds))
+            if len(rounds) == 2:
+                raise KeyboardInterrupt
+            return method(*given, **how)
 
-    push = grid.push_messages
+        return call
 
-    def killed_push(messages):
-        rounds.append(len(rounds))
-        if len(rounds) == 2:
-            raise KeyboardInterrupt
-        return push(messages)
-
-    grid.send_and_receive, grid.push_messages = killed, killed_push
+    for name, method in methods.items():
+        setattr(grid, name, killed(method))
     with pytest.raises(KeyboardInterrupt):
         serve(apps, grid, config)
     between = kept(apps, grid)
     assert all(model is not None for model in between)
-    grid.send_and_receive, grid.push_messages = receive, push
+    for name, method in methods.items():
+        setattr(grid, name, method)
     seen: list[dict[str, torch.Tensor] | None] = []
     original = apps[0].personal_model
 

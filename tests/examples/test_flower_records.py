@@ -3,9 +3,10 @@
 from collections import Counter
 
 import pytest
+from accounted import accounted
 from example_scripts import blobs, example_script
 
-from shuffle_plugins.accounting import SampledRecordsRound, ShuffleAccountant
+from shuffle_plugins.accounting import SampledRecordsRound
 from shuffle_plugins.mechanisms import get
 
 
@@ -39,9 +40,10 @@ def test_a_reply_is_a_randomised_gradient_of_one_drawn_record(example, self_samp
     assert 0 < row["epsilon_of_a_record_lower"] < row["epsilon_of_a_record"] < row["epsilon_of_a_client"]
     if not self_sampling:
         clients = get("privunit-g", local_epsilon=9.0, dim=100).round(population=40, cohort=20)
-        accountant = ShuffleAccountant()
-        accountant.step(SampledRecordsRound.of(clients, records_per_client=5), num_steps=6)
-        assert row["epsilon_of_a_record"] == pytest.approx(accountant.epsilon(1e-6).upper, rel=1e-9)
+        assert row["epsilon_of_a_record"] == pytest.approx(
+            accounted(SampledRecordsRound.of(clients, records_per_client=5), num_steps=6).epsilon(1e-6).upper,
+            rel=1e-9,
+        )
 
 
 @pytest.mark.slow

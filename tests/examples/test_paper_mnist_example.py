@@ -8,12 +8,12 @@ import statistics
 import numpy as np
 import pytest
 import torch
+from accounted import accounted
 from example_scripts import example_script
 from opacus import GradSampleModule
 from opacus_shuffle import PrivacyEngine
 from torch import nn
 
-from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.accounting.published import published_bound
 from shuffle_plugins.mechanisms import LInfCoordinate
 
@@ -78,9 +78,7 @@ def test_seeds_are_averaged_and_every_epoch_has_its_epsilon(run):
         reached = [one["accuracy"][epoch] for one in results["runs"]]
         assert entry["accuracy"] == pytest.approx(statistics.fmean(reached), abs=1e-6)
         assert entry["deviation"] == pytest.approx(statistics.stdev(reached), abs=1e-5)
-        accountant = ShuffleAccountant()
-        accountant.step(round_, num_steps=entry["steps"])
-        interval = accountant.epsilon(1e-5)
+        interval = accounted(round_, num_steps=entry["steps"]).epsilon(1e-5)
         assert (entry["epsilon_lower"], entry["epsilon_upper"]) == (interval.lower, interval.upper)
     assert [entry["steps"] for entry in results["curve"]] == [3, 6]
 

@@ -13,16 +13,6 @@ def start_pages():
         yield module
 
 
-def test_accuracies_are_read_from_what_is_printed(start_pages):
-    assert start_pages.accuracies(
-        "without privacy: 94%\nε = 3\none report per sample: 83%, each with ε0\n"
-    ) == [
-        0.94,
-        0.83,
-    ]
-    assert start_pages.accuracies("{'accuracy': 0.9639}\n") == [0.9639]
-
-
 def test_the_result_file_has_all_that_the_pages_print(start_pages):
     found = json.loads(Path(start_pages.RESULTS).read_text())
     assert {page: {len(run) for run in runs} for page, runs in found.items()} == {

@@ -6,7 +6,10 @@ import json
 import math
 import os
 import signal
+import sqlite3
+import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +23,6 @@ from shuffle_plugins.cli.keys import keys_command as keys
 from shuffle_plugins.ledger import BudgetLedger
 
 TESTED_APP = Path(__file__).parent / "deployment_app"
-ACCOMPLICES = 10
 
 
 def _printed(*arguments: str) -> str:
@@ -37,7 +39,6 @@ class Parties:
         notes: where the tested app's processes leave files.
         mixer_key_file: the mixer's private key.
         client_keys: the clients' public signing keys, hexadecimal.
-        mixer_public_key: of the mixer; of a cascade, all in order.
     """
 
     deployment: Deployment
@@ -48,28 +49,24 @@ class Parties:
     superlink: Program
     clients: list[Program] = field(default_factory=list)
     mixer: Program | None = None
-    later_mixers: list[Program] = field(default_factory=list)
 
     @classmethod
-    def start(cls, deployment: Deployment, *, notes: Path, clients: int = 4, mixers: int = 1) -> Parties:
-        """Make keys, start a SuperLink, mix nodes and clients; without mix nodes, the SuperLink alone."""
+    def start(
+        cls, deployment: Deployment, *, notes: Path, clients: int = 4, with_mixer: bool = True
+    ) -> Parties:
+        """Make keys, start a SuperLink, a mix node and clients; without the mix node, the SuperLink alone."""
         secrets = deployment.folder / "secrets"
         secrets.mkdir()
-        names = [cls.mixer_name(place) for place in range(mixers)]
-        mixer_public_key = ",".join(_printed("mixer", str(secrets / f"{name}.key")) for name in names)
+        mixer_public_key = _printed("mixer", str(secrets / "mixer.key"))
         client_keys = []
         for i in range(clients):
             client_keys.append(_printed("client", str(secrets / f"client-{i}.key")))
             _printed("enrol", str(secrets / "enrolled"), client_keys[-1], "--note", f"client {i}")
-        for i in range(ACCOMPLICES):
-            accomplice = _printed("client", str(notes / f"accomplice-{i}.key"))
-            _printed("enrol", str(secrets / "enrolled"), accomplice)
         superlink = deployment.start_superlink()
         parties = cls(deployment, notes, secrets, client_keys, mixer_public_key, superlink)
-        if not mixers:
-            return parties
-        parties.mixer, *parties.later_mixers = [parties.start_mixer(place) for place in range(mixers)]
-        parties.clients = [parties.start_client(i) for i in range(clients)]
+        if with_mixer:
+            parties.mixer = parties.start_mixer()
+            parties.clients = [parties.start_client(i) for i in range(clients)]
         return parties
 
     def start_aggregators(self, count: int) -> str:
@@ -98,26 +95,17 @@ class Parties:
             self.clients.append(self.deployment.start_supernode(f"client-{i}", node_config=config))
         return public
 
-    @staticmethod
-    def mixer_name(place: int) -> str:
-        """What the mix node at a place in the row is called, and its files."""
-        return "mixer" if place == 0 else f"mixer-{place}"
-
-    def start_mixer(self, place: int = 0) -> Program:
-        """Start, or start anew, the mix node, or the one at a place in the row."""
-        name = self.mixer_name(place)
+    def start_mixer(self) -> Program:
+        """Start, or start anew, the mix node."""
         config = {
             ROLE: Role.MIXER,
-            "shuffle-mixer-key-file": str(self.secrets / f"{name}.key"),
+            "shuffle-mixer-key-file": str(self.secrets / "mixer.key"),
             "shuffle-enrolled-file": str(self.secrets / "enrolled"),
             "shuffle-min-batch": 2,
         }
-        if "," in self.mixer_public_key:
-            config["shuffle-mixer-public-key"] = self.mixer_public_key
-        return self.deployment.start_supernode(name, node_config=config)
+        return self.deployment.start_supernode("mixer", node_config=config)
 
     def start_client(self, partition: int) -> Program:
-        """Start, or start anew, a client."""
         config = {
             "partition-id": partition,
             "num-partitions": len(self.client_keys),
@@ -137,15 +125,28 @@ class Parties:
     def start_run(
         self, name: str, *, app: Path = TESTED_APP, **run_config: str | int | float | bool
     ) -> Program:
-        """Start a run of an app that knows the mixer; keys of the run-config with underscores for hyphens."""
         run_config = {"mixer_public_key": self.mixer_public_key, **run_config}
         config: Mapping[str, str | int | float | bool] = {
             key.replace("_", "-"): value for key, value in run_config.items()
         }
         return self.deployment.start_run(app, name=name, run_config=config)
 
+    def watched(self, run: Program) -> set[bytes]:
+        """Every text and blob that was in the SuperLink's database while a run went on."""
+        stored: set[bytes] = set()
+        end = time.monotonic() + 600
+        while run.exit_code is None:
+            connection = sqlite3.connect(f"file:{self.deployment.database}?mode=ro", uri=True, timeout=10)
+            with closing(connection):
+                tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+                for (table,) in tables:
+                    for row in connection.execute(f'SELECT * FROM "{table}"'):
+                        stored |= {str(cell).encode() if isinstance(cell, str) else cell for cell in row}
+            assert time.monotonic() < end, run.text()
+            time.sleep(0.2)
+        return {cell for cell in stored if isinstance(cell, bytes)}
+
     def noted(self, name: str) -> list:
-        """The lines of JSON that the tested app left in a file."""
         path = self.notes / name
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -157,22 +158,18 @@ class Killer:
         self._notes = parties.notes
 
     def stop_at(self, place: str) -> None:
-        """Have whoever comes by wait."""
         (self._notes / f"stop-{place}").touch()
 
     def reached(self, place: str) -> int:
-        """Wait until a process is there. Returns its PID."""
         at = self._notes / f"at-{place}"
         wait_for(at.exists, seconds=600, what=place)
         return int(at.read_text())
 
     def release(self, place: str) -> None:
-        """Let processes pass again."""
         (self._notes / f"stop-{place}").unlink()
         (self._notes / f"at-{place}").unlink(missing_ok=True)
 
     def kill_at(self, place: str) -> None:
-        """Kill who waits there, with SIGKILL, and let others pass."""
         os.kill(self.reached(place), signal.SIGKILL)
         self.release(place)
 
@@ -187,6 +184,5 @@ def spent_in(path: Path) -> tuple[list, np.ndarray]:
 
 
 def states(path: Path) -> list[tuple[int, str]]:
-    """The number and the state of each round in a ledger."""
     with BudgetLedger(path, model="model") as ledger:
         return [(one.server_round, str(one.state)) for one in ledger.rounds()]

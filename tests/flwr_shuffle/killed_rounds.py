@@ -36,23 +36,20 @@ from flwr_shuffle import (
     Waiting,
     register_aggregator,
     register_mix_node,
-    rounds,
     service_stages,
 )
 from flwr_shuffle import client as mod
 from flwr_shuffle import service_nodes as nodes
 from flwr_shuffle.inner_strategy import ModelState
-from flwr_shuffle.messages import ROLE, Role, instruction_of
-from flwr_shuffle.service_messages import SERVICE_KEY, AggregateRequest
+from flwr_shuffle.messages import ROLE, SERVICE_KEY, Role, instruction_of
 
-from shuffle_plugins.accounting import Adversary, FederatedAccountant
+from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger
 from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.protocols import VectorSum
-from shuffle_plugins.secure_aggregation import Aggregator, Expansion, RoundVerifier, SeedOpener
-from shuffle_plugins.secure_aggregation.verified import VerifyingAggregator
+from shuffle_plugins.secure_aggregation import Aggregator, RoundVerifier
+from shuffle_plugins.secure_aggregation.aggregator import VerifyingAggregator
 from shuffle_plugins.shuffler import SpentTokens, state_beside
-from shuffle_plugins.shuffler.envelopes import EnvelopeOpener
 from shuffle_plugins.shuffler.keys import (
     ServiceKey,
     SigningKey,
@@ -60,7 +57,6 @@ from shuffle_plugins.shuffler.keys import (
     public_key_bytes,
     write_private_key,
 )
-from shuffle_plugins.shuffler.mixer import ShuffledFile
 
 DIM = 12
 DELTA = 1e-3
@@ -76,7 +72,6 @@ class Training:
 
     @staticmethod
     def train(message: Message, context: Context) -> Message:
-        """One client's training."""
         weight = message.content["arrays"]["weight"].numpy().copy()
         weight[int(context.node_config["partition-id"])] += 1
         records = {
@@ -106,47 +101,29 @@ class Point(NamedTuple):
 KINDS = {"m": "mixed", "s": "summed", "v": "verified"}
 POINTS: dict[str, Point] = {
     "the server draws a cohort that samples itself": Point("m", SelfSampling, "draw", "", ""),
-    "the server draws a cohort": Point("sv", FixedSize, "draw", "", ""),
-    "the server makes the check's seed": Point("s", SharedSumStage, "shared", "", ""),
     "the ledger begins a round": Point("ms", BudgetLedger, "begin", ""),
-    "the server is to send": Point("ms", ShuffleStrategy, "configure_train", ""),
     "a client charges its ledger": Point("msv", ClientLedger, "charge"),
     "a client trains": Point("ms", Training, "train"),
-    "a client tosses its coin": Point("m", mod, "_coin"),
-    "a client tosses its coins": Point("s", VectorSum, "randomize"),
-    "a client seals": Point("m", mod, "seal"),
     "a client draws its seeds": Point("s", mod, "share"),
     "a client makes its proof": Point("v", mod, "share_with_proof"),
-    "a client seals a seed": Point("sv", mod, "seal_seed"),
     "a client answers": Point("msv", mod, "reply"),
-    "the server has the envelopes": Point("m", MixNodeStage, "collect"),
-    "the server has the shares": Point("sv", SharedSumStage, "collect"),
-    "the mixer opens an envelope": Point("m", EnvelopeOpener, "open"),
-    "the mixer permutes": Point("m", ShuffledFile, "drain"),
     "the mixer answers": Point("m", nodes, "_mixed"),
     "the server begins to verify": Point("v", RoundVerifier, "start"),
     "an aggregator checks envelopes": Point("s", Aggregator, "check"),
-    "an aggregator opens an envelope": Point("sv", SeedOpener, "open"),
     "a service node spends the round": Point("msv", SpentTokens, "spend"),
     "an aggregator checks proofs": Point("v", VerifyingAggregator, "verify"),
     "the server decides on a proof": Point("v", RoundVerifier, "decide"),
-    "an aggregator expands a seed": Point("s", Expansion, "add"),
-    "an aggregator has its sum": Point("s", Aggregator, "add_up"),
     "an aggregator has its verified sum": Point("v", VerifyingAggregator, "add_verified"),
     "an aggregator answers": Point("sv", nodes, "_aggregated"),
-    "the server reads an answer": Point("sv", AggregateRequest, "read"),
     "the server puts the total together": Point("s", service_stages, "reconstruct"),
     "the server has the verified total": Point("v", RoundVerifier, "total"),
-    "the server estimates": Point("s", VectorSum, "estimate"),
     "the server opens reports": Point("m", service_stages, "open_reports"),
-    "the server adds reports": Point("m", rounds, "valid_sum"),
     "the ledger receives": Point("msv", BudgetLedger, "receive", "open", "received"),
-    "the accountant adds the round": Point("ms", FederatedAccountant, "step", "received", "received"),
     "the strategy aggregates": Point("msv", FedAvg, "aggregate_train", "received", "received"),
     "the checkpoint is written": Point("ms", ModelState, "to_bytes", "received", "received"),
     "the ledger completes the round": Point("ms", BudgetLedger, "complete", "received", "complete"),
 }
-"""Where processes are killed."""
+"""Where processes are killed: at everything that is written, and once between two writes."""
 
 
 def die() -> None:
@@ -187,7 +164,6 @@ class Notes:
         self._folder = folder
 
     def add(self, name: str, value: object) -> None:
-        """Add one line."""
         with open(self._folder / name, "a") as file:
             file.write(json.dumps(value) + "\n")
             file.flush()
@@ -217,13 +193,11 @@ class NotingFedAvg(FedAvg):
     notes: Notes
 
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        """FedAvg's, noted."""
         self.notes.add("released", server_round)
         return super().aggregate_train(server_round, replies)
 
 
 def make_keys(folder: Path) -> None:
-    """Keys of clients and service nodes, and the register of clients."""
     for i in range(AGGREGATORS):
         key_file, service_key = folder / f"service-{i}.key", ServiceKey.generate()
         write_private_key(key_file, service_key)
@@ -236,7 +210,6 @@ def make_keys(folder: Path) -> None:
 
 
 def train(folder: Path, *, kind: str) -> None:
-    """Train until all rounds are done."""
     shared = kind != "mixed"
     role = Role.AGGREGATOR if shared else Role.MIXER
     nodes = AGGREGATORS if shared else 1

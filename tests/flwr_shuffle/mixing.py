@@ -11,15 +11,14 @@ from typing import Any
 import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr_shuffle.grids import InProcessGrid, Waiting
+from flwr_shuffle.grids import Anonymous, InProcessGrid, Replies, Waiting
 from flwr_shuffle.messages import RECORD_KEY, Instruction, context_of, instruction_of, reply
 from flwr_shuffle.service_nodes import register_mix_node
 from flwr_shuffle.service_stages import MixNodeStage
-from flwr_shuffle.stages import Anonymous, Replies
 
 from shuffle_plugins.core import Reports
 from shuffle_plugins.mechanisms import MechanismSpec
-from shuffle_plugins.shuffler import SpentTokens
+from shuffle_plugins.shuffler import SpentTokens, state_beside
 from shuffle_plugins.shuffler.envelopes import seal
 from shuffle_plugins.shuffler.keys import (
     ServiceKey,
@@ -58,6 +57,22 @@ class SpiedGrid(InProcessGrid):
         return replies
 
 
+def service_key(file: Path) -> ServiceKey:
+    """A service node's keys in a file, with the file of its rounds."""
+    key = ServiceKey.generate()
+    write_private_key(file, key)
+    SpentTokens.create(state_beside(file), public_key=key.public.sealing)
+    return key
+
+
+def client_key(file: Path) -> SigningKey:
+    """A client's key in a file, and its name on the list beside it."""
+    key = SigningKey.generate()
+    write_private_key(file, key)
+    enrol_client(file.parent / "enrolled", public_key_bytes(key))
+    return key
+
+
 @dataclass(kw_only=True)
 class MixedRun:
     """Six clients and, as the first nodes, the mix nodes. ``dummies`` are positions of those that sit out."""
@@ -73,15 +88,10 @@ class MixedRun:
     restarted: int | None = None
 
     def __post_init__(self) -> None:
-        self.mixer_keys = [ServiceKey.generate() for _ in range(self.mixers)]
+        self.mixer_keys = [service_key(self.mixer_file(place)) for place in range(self.mixers)]
         self.mixer_key = self.mixer_keys[0]
-        for key, file in zip(self.mixer_keys, map(self.mixer_file, range(self.mixers)), strict=True):
-            write_private_key(file, key)
-            SpentTokens.create(f"{file}.rounds", public_key=key.public.sealing)
         places = range(self.mixers, self.mixers + self.clients)
-        self.signing_keys = {i: SigningKey.generate() for i in places}
-        for key in self.signing_keys.values():
-            enrol_client(self.folder / "enrolled", public_key_bytes(key))
+        self.signing_keys = {i: client_key(self.folder / f"client{i}") for i in places}
         app = ClientApp()
         register_mix_node(app)
         app.train()(self._train)
@@ -91,21 +101,17 @@ class MixedRun:
         self.stage = self.new_stage()
 
     def new_stage(self, **options: Any) -> MixNodeStage:
-        """The stage of a server that has pinned this run's mixer."""
         waiting = Waiting(discovery_timeout=0.2, poll_interval=0.05)
         return MixNodeStage(**{"mixer_public_key": self.row, "waiting": waiting, **options})
 
     @property
     def row(self) -> str:
-        """The mixers' public keys, as everybody pins them."""
         return ",".join(key.public.hex() for key in self.mixer_keys)
 
     def mixer_file(self, position: int) -> Path:
-        """A mixer's private keys."""
         return self.folder / ("mixer" if position == 0 else f"mixer{position}")
 
     def config(self, position: int) -> dict[str, Any]:
-        """What a node's operator wrote."""
         if position == self.restarted:
             position = 0
         if position >= self.mixers:
@@ -120,7 +126,6 @@ class MixedRun:
         }
 
     def instruction(self, **changes: Any) -> Instruction:
-        """A new round."""
         values = {
             "token": os.urandom(16),
             "run": "test",
@@ -133,7 +138,6 @@ class MixedRun:
         return Instruction(**{**values, **changes})
 
     def answers(self, instruction: Instruction) -> list[Message]:
-        """What the clients answer to an instruction."""
         content = RecordDict({RECORD_KEY: instruction.to_record()})
         mixers = {
             self.nodes[position] for position in (*range(self.mixers), self.restarted) if position is not None
@@ -142,11 +146,9 @@ class MixedRun:
         return self.grid.send_and_receive([Message(content, node, "train") for node in nodes])
 
     def collect(self, replies: list[Message], instruction: Instruction) -> Anonymous:
-        """Have replies shuffled."""
         return self.stage.collect(Replies(messages=replies, instruction=instruction, dim=DIM, grid=self.grid))
 
     def round(self) -> Anonymous:
-        """An honest round from beginning to end."""
         self.stage.open(self.grid)
         instruction = self.instruction()
         return self.collect(self.answers(instruction), instruction)
@@ -175,27 +177,13 @@ class MixedRun:
 def operators_files(
     folder: Path, *, clients: int, mixers: int = 1, pinned_by_clients: int | None = None, **own: Any
 ) -> tuple[Callable[[int], dict[str, Any]], list[str]]:
-    """Keys on disk for real clients, which are the first nodes, and for the mix nodes after them.
-
-    Args:
-        folder: where all files go.
-        clients: how many, each with a ledger.
-        mixers: how many after them.
-        pinned_by_clients: how many of the mixers' keys clients have pinned, if not all.
-        own: what a mixer's operator wrote beside what is needed.
-
-    Returns:
-        The ``node_config`` by position, and the mixers' public keys.
+    """Keys on disk for real clients, which are the first nodes, and for the mix nodes after them: the
+    ``node_config`` by position, and the mixers' public keys. Clients may have pinned fewer; ``own`` is what a
+    mixer's operator wrote beside what is needed.
     """
-    keys = [ServiceKey.generate() for _ in range(mixers)]
-    texts = [key.public.hex() for key in keys]
-    for place, key in enumerate(keys):
-        write_private_key(folder / f"mixer{place}", key)
-        SpentTokens.create(folder / f"mixer{place}.rounds", public_key=key.public.sealing)
+    texts = [service_key(folder / f"mixer{place}").public.hex() for place in range(mixers)]
     for client in range(clients):
-        signing = SigningKey.generate()
-        write_private_key(folder / f"client{client}", signing)
-        enrol_client(folder / "enrolled", public_key_bytes(signing))
+        client_key(folder / f"client{client}")
 
     def config(position: int) -> dict[str, Any]:
         if position >= clients:

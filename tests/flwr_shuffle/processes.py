@@ -92,10 +92,7 @@ def _environment(home: Path) -> dict[str, str]:
 
 @functools.cache
 def _warm_processes(*programs: str) -> Path:
-    """Where to ask the process that has imported Flower's programs, which is one for all deployments.
-
-    Or only these, if any are named.
-    """
+    """Where to ask the process that has imported Flower's programs, or those named, for all deployments."""
     folder = tempfile.TemporaryDirectory(prefix="flwr-warm-")
     with open(Path(folder.name) / "log", "wb") as log:
         process = subprocess.Popen(
@@ -156,15 +153,12 @@ class Program:
 
     @property
     def exit_code(self) -> int | None:
-        """Exit status, negative for a signal; None while it runs."""
         return self.deployment.ask({"status": self.pid})["code"]
 
     def text(self) -> str:
-        """What it and the programs it started have written."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def wait(self, *, seconds: float) -> int:
-        """Wait for the end and return the exit status."""
         try:
             wait_for(lambda: self.exit_code is not None, seconds=seconds, what=f"end of {self.name}")
         except TimeoutError as error:
@@ -174,18 +168,13 @@ class Program:
         return code
 
     def kill(self) -> None:
-        """Send SIGKILL to this process alone, and wait until it is gone."""
         os.kill(self.pid, signal.SIGKILL)
         wait_for(lambda: self.exit_code is not None, seconds=300, what=f"death of {self.name}")
 
 
 class Deployment:
-    """SuperLink and SuperNodes in a folder of their own. Use as a context manager.
-
-    Args:
-        folder: takes a home per process, logs, and the SuperLink's database.
-        variables: additions to every process's environment.
-        programs: those of Flower's that will be started; by default any.
+    """SuperLink and SuperNodes in a folder of their own, as a context manager; ``variables`` are added to all
+    environments, ``programs`` are those of Flower's that will be started, by default any.
     """
 
     def __init__(
@@ -219,12 +208,10 @@ class Deployment:
         self.close()
 
     def close(self) -> None:
-        """Kill every process of the deployment, and wait until all are gone."""
         self._starting = None  # is killed as well, and takes its children along
         wait_for(self._all_killed, seconds=300, what="end of the deployment's processes")
 
     def stop(self) -> None:
-        """Kill all programs, and be ready to start others."""
         wait_for(self._all_killed, seconds=300, what="end of the deployment's programs")
 
     def _all_killed(self) -> bool:
@@ -237,7 +224,6 @@ class Deployment:
         return not pids
 
     def environment(self, name: str) -> dict[str, str]:
-        """What a program needs that is to run under this name; shells and what they start, too."""
         home = self.folder / name
         home.mkdir(parents=True, exist_ok=True)
         path = [str(self.folder / "bin"), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
@@ -251,11 +237,9 @@ class Deployment:
         }
 
     def ask(self, request: dict) -> dict:
-        """Ask the process that starts the others."""
         return _ask(self.folder, request)
 
     def start(self, name: str, command: list[str], *, cwd: Path | None = None) -> Program:
-        """Start one of Flower's programs under a name of its own, which is also its home's."""
         environment = self.environment(name)
         home = self.folder / name
         answer = self.ask({"start": command, "env": environment, "cwd": str(cwd or home)})
@@ -270,7 +254,6 @@ class Deployment:
         return program
 
     def start_superlink(self) -> Program:
-        """Start the SuperLink on a database file, and wait until it answers."""
         command = ["flower-superlink", "--insecure", "--port", str(self.port)]
         command += ["--database", str(self.database)]
         return self._started("superlink", command, says=f"running on http://127.0.0.1:{self.port}")
@@ -302,5 +285,4 @@ class Deployment:
         return self.start(name, command, cwd=app)
 
     def processes(self) -> list[int]:
-        """PIDs of all that lives of this deployment."""
         return marked_pids(self.mark)

@@ -22,20 +22,12 @@ from flwr_shuffle import (
     register_aggregator,
     register_mix_node,
 )
+from flwr_shuffle.grids import Anonymous, Replies
 from flwr_shuffle.messages import RECORD_KEY, Instruction
-from flwr_shuffle.stages import Anonymous, Replies
-from mixing import SpiedGrid
+from mixing import SpiedGrid, client_key, service_key
 
 from shuffle_plugins.mechanisms import PrivateSum, SumSpec
 from shuffle_plugins.protocols import VectorSum
-from shuffle_plugins.shuffler import SpentTokens
-from shuffle_plugins.shuffler.keys import (
-    ServiceKey,
-    SigningKey,
-    enrol_client,
-    public_key_bytes,
-    write_private_key,
-)
 
 DIM = 24
 COHORT = 4
@@ -61,15 +53,9 @@ class SharedRun:
     train: Callable[[Message, Context], Message] | None = None
 
     def __post_init__(self) -> None:
-        self.keys = [ServiceKey.generate() for _ in range(self.aggregators)]
+        self.keys = [service_key(self.folder / f"aggregator{i}") for i in range(self.aggregators)]
         self.enrolled = self.folder / "enrolled"
-        for i, key in enumerate(self.keys):
-            write_private_key(self.folder / f"aggregator{i}", key)
-            SpentTokens.create(self.folder / f"aggregator{i}.rounds", public_key=key.public.sealing)
-        self.signing_keys = [SigningKey.generate() for _ in range(self.clients)]
-        for i, signing_key in enumerate(self.signing_keys):
-            write_private_key(self.folder / f"client{i}", signing_key)
-            enrol_client(self.enrolled, public_key_bytes(signing_key))
+        self.signing_keys = [client_key(self.folder / f"client{i}") for i in range(self.clients)]
         self.app = ClientApp(mods=[ShuffleMod()])
         self.app.train()(self.train or self._train)
         register_aggregator(self.app)
@@ -80,16 +66,13 @@ class SharedRun:
 
     @property
     def pinned(self) -> list[str]:
-        """The aggregators' public keys."""
         return [key.public.hex() for key in self.keys]
 
     def new_stage(self, **options: Any) -> SharedSumStage:
-        """The stage of a server that has pinned this run's aggregators."""
         waiting = Waiting(discovery_timeout=0.2, poll_interval=0.05)
         return SharedSumStage(**{"aggregator_public_keys": self.pinned, "waiting": waiting, **options})
 
     def config(self, position: int) -> dict[str, Any]:
-        """What a node's operator wrote."""
         if position < self.aggregators:
             return {
                 "shuffle-role": "aggregator",
@@ -110,7 +93,6 @@ class SharedRun:
         }
 
     def strategy(self, **options: Any) -> ShuffleStrategy:
-        """A strategy that trains with this run's sum and stage."""
         chosen: dict[str, Any] = {
             "randomizer": self.mechanism,
             "sampling": FixedSize(self.clients),
@@ -122,7 +104,6 @@ class SharedRun:
         return ShuffleStrategy(FedAvg(fraction_evaluate=0.0), **(chosen | options))
 
     def instruction(self, **changes: Any) -> Instruction:
-        """A new round."""
         values: dict[str, Any] = {
             "token": torch.randint(256, (16,), dtype=torch.uint8).numpy().tobytes(),
             "run": "test",
@@ -134,19 +115,16 @@ class SharedRun:
         return Instruction(**{**values, **changes})
 
     def answers(self, instruction: Instruction) -> list[Message]:
-        """What the clients answer to an instruction."""
         arrays = ArrayRecord({"w": Array(MODEL)})
         content = RecordDict({"arrays": arrays, RECORD_KEY: instruction.to_record()})
         messages = [Message(content, node, "train") for node in self.nodes[self.aggregators :]]
         return self.grid.send_and_receive(messages)
 
     def collect(self, replies: list[Message], instruction: Instruction) -> Anonymous:
-        """Have replies added up."""
         self.stage.open(self.grid)
         return self.stage.collect(Replies(messages=replies, instruction=instruction, dim=DIM, grid=self.grid))
 
     def round(self) -> Anonymous:
-        """An honest round from beginning to end."""
         instruction = self.instruction()
         return self.collect(self.answers(instruction), instruction)
 

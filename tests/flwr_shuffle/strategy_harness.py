@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from flwr_shuffle.messages import instruction_of, plain_payload, reply
 from flwr_shuffle.settings import FixedSize
 from flwr_shuffle.strategy import ShuffleStrategy
 from flwr_shuffle.updates import Layout
+from mod_harness import record as record
 from numpy.typing import NDArray
 
 CLIENTS = 20
@@ -25,10 +26,6 @@ MODEL = {
     "batches": np.array(7, dtype=np.int64),
 }
 DIM = 9
-
-
-def record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
-    return ArrayRecord({name: Array(np.asarray(value)) for name, value in arrays.items()})
 
 
 def numpy_of(arrays: ArrayRecord) -> dict[str, NDArray[Any]]:

@@ -72,14 +72,29 @@ def test_the_same_events_cost_less_than_by_renyi_divergences(
     assert ours.get_delta(spent.epsilon) <= 1e-6 * (1 + 1e-6)
 
 
-def test_a_limit_is_looked_at_before_the_release() -> None:
+def test_events_that_nothing_samples_are_one_gaussian() -> None:
+    many, one = CertifiedAccountant(config()), CertifiedAccountant(config())
+    for size in range(1, 1_001):
+        many.compose(GaussianPrivacyEvent(40.0, size, 1_000))
+    one.compose(GaussianPrivacyEvent(40 / 1_000**0.5, 1_000, 1_000))
+    assert many.get_epsilon(1e-6) == pytest.approx(one.get_epsilon(1e-6), rel=1e-7)
+    found = many.epsilon_interval()
+    assert found.upper - found.lower <= 1e-7 * found.upper
+    assert many.get_delta(found.upper) == pytest.approx(1e-6, rel=1e-6)
+
+
+@pytest.mark.parametrize(("method", "relation"), [(NONE, ADD), (DRAWN, REPLACE)])
+def test_a_limit_is_looked_at_before_the_release(
+    method: SamplingMethod, relation: NeighboringRelation
+) -> None:
     event = GaussianPrivacyEvent(2.0, 100, 1_000)
-    ours = CertifiedAccountant(config(max_epsilon=5.0))
+    ours = CertifiedAccountant(config(method, relation, max_epsilon=5.0))
     while not ours.would_exceed(event):
         ours.compose(event)
     assert ours.get_epsilon(1e-6) <= 5.0
     assert ours.would_exceed(event, count=3)
     assert not ours.would_exceed(event, max_epsilon=20.0)
+    assert ours.get_epsilon(1e-6) <= 5.0
     before = ours.num_releases
     ours.compose(event)
     assert ours.num_releases == before + 1

@@ -5,14 +5,10 @@ from __future__ import annotations
 import base64
 import itertools
 import json
-import os
 import re
 import shutil
-import signal
-import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +18,13 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from deployed_parties import Killer, Parties
+from deployed_parties import Killer, Parties, spent_in, states
 from flwr.app import ConfigRecord
 from flwr_shuffle.messages import Instruction, Role, context_of
-from processes import Deployment, free_port, marked_pids, wait_for
+from processes import Deployment, Program, free_port, marked_pids, wait_for
 
+from shuffle_plugins.accounting import Adversary
+from shuffle_plugins.ledger import RoundState
 from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, Opened, envelope_size, open_reports
 from shuffle_plugins.shuffler.keys import SealingKey, read_enrolled, read_service_key
 
@@ -78,12 +76,7 @@ def view(parties: Parties) -> View:
     run = parties.start_run(
         "observed", num_server_rounds=ROUNDS, participation=0.6, population=CLIENTS, minimum_reports=2
     )
-    stored: set[bytes] = set()
-    end = time.monotonic() + 600
-    while run.exit_code is None:
-        stored |= _cells(parties.deployment.database)
-        assert time.monotonic() < end, run.text()
-        time.sleep(0.1)
+    stored = parties.watched(run)
     assert (parties.notes / "finished").exists(), run.text()
     files = {
         str(path): path.read_bytes()
@@ -102,23 +95,6 @@ def view(parties: Parties) -> View:
         released=parties.noted("released"),
         mixed=_mixed(told),
     )
-
-
-def _cells(database: Path) -> set[bytes]:
-    """Every text and blob in a SuperLink's database at this moment."""
-    cells: set[bytes] = set()
-    connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=10)
-    try:
-        for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-            for row in connection.execute(f'SELECT * FROM "{table}"'):
-                cells |= {cell.encode() if isinstance(cell, str) else cell for cell in row if _is_text(cell)}
-    finally:
-        connection.close()
-    return cells
-
-
-def _is_text(cell: object) -> bool:
-    return isinstance(cell, str | bytes)
 
 
 def _bytes(value: dict) -> bytes:
@@ -249,44 +225,6 @@ def test_participation_cannot_be_told_from_what_the_server_holds(view: View) -> 
         assert abs(guesses @ above).max() >= abs(real @ above), name  # false alarms: 1 run in 800
 
 
-def test_a_mixer_refuses_or_drops_what_a_server_can_make_up(parties: Parties) -> None:
-    run = parties.start_run("attack", attack=True)
-    wait_for(lambda: run.exit_code is not None, seconds=600, what="attacks")
-    assert (parties.notes / "attacked").exists(), run.text()
-    (outcomes,) = parties.noted("attacked")
-    orders = [outcomes.pop(f"order {i}")["order"] for i in range(3)]
-    good = outcomes.pop("good")
-    assert good["rejected"] == {}
-    dropped = {name: one["rejected"] for name, one in outcomes.items() if isinstance(one, dict)}
-    assert dropped == {
-        "tampered": {"3": "unreadable"},
-        "the same envelope twice": {"9": "duplicate"},
-        "two envelopes of one client": {"1": "duplicate"},
-        "a client that is not enrolled": {"0": "unknown-signer"},
-    }
-    for name, rejected in dropped.items():
-        assert len(outcomes.pop(name)["order"]) == 10 - len(rejected)
-    assert outcomes == {
-        "an envelope of another size": "unreadable",
-        "sealed to another mixer": "under-minimum",
-        "one report among dummies": "under-minimum",
-        "under the mixer's minimum": "under-minimum",
-        "under the server's minimum": "under-minimum",
-        "envelopes of another round": "under-minimum",
-        "envelopes of another run": "under-minimum",
-        "replayed": "replayed",
-        "the same envelopes in a new round": "under-minimum",
-        "the same round, new envelopes": "replayed",
-        "not a request": "unsigned unreadable",
-    }
-    for order in (good["order"], *orders):
-        assert sorted(order) == list(range(10))
-        assert order != sorted(order), "the order of arrival, by one chance in 3,628,800"
-    assert len({tuple(order) for order in orders}) == len(orders)
-    text = run.text()
-    assert not any(key in text for key in parties.client_keys)
-
-
 def test_nodes_that_nobody_enrolled_stop_no_round(parties: Parties) -> None:
     """One says that it is the mixer, with the mixer's public key; one sends random bytes as its envelope.
 
@@ -314,6 +252,78 @@ def test_nodes_that_nobody_enrolled_stop_no_round(parties: Parties) -> None:
     assert text.count("says that it is a mix node and has not proven") == 1, text
     assert text.count("envelopes dropped (unreadable), of node") == 2, text
     assert "sent no good envelope in 2 rounds" in text
+
+
+def test_real_processes_are_killed_in_mid_round(parties: Parties, tmp_path: Path) -> None:
+    """Mixer, SuperNode, server, and the SuperLink with everything that hangs on it."""
+    ledger = tmp_path / "budget.db"
+    killer = Killer(parties)
+    before, owed = len(parties.noted("released")), np.zeros(len(Adversary))
+
+    def no_less_is_owed(*, server_lives: bool = False) -> None:
+        nonlocal owed
+        rounds, now = spent_in(ledger)
+        assert (now >= owed).all(), "ε is smaller than it was"
+        # A round under way is charged at its worst until a living server knows what became of it.
+        if not (server_lives and rounds[-1].state is RoundState.OPEN):
+            owed = now
+
+    def start(name: str) -> Program:
+        return parties.start_run(
+            name, ledger_file=str(ledger), num_server_rounds=4, minimum_reports=3, population=4
+        )
+
+    # The mixer dies with a mixed batch in its hands: the round is lost and paid for, the next one is not.
+    for place in ("replied-2", "train-2-3", "aggregating-4"):
+        killer.stop_at(place)
+    run = start("first")
+    killer.reached("replied-2")
+    killer.stop_at("mixed")
+    killer.release("replied-2")
+    killer.kill_at("mixed")
+    wait_for(lambda: (2, "refused") in states(ledger), seconds=600, what="end of the round without a batch")
+    lost = next(one for one in spent_in(ledger)[0] if one.state is RoundState.REFUSED)
+    assert lost.charged is not None, "the batch was mixed, and may be somewhere"
+    no_less_is_owed(server_lives=True)
+
+    # A whole SuperNode dies: the SuperLink says so in its place, and three reports are enough.
+    killer.reached("train-2-3")
+    parties.clients[2].kill()
+    killer.kill_at("train-2-3")
+    wait_for(lambda: (3, "complete") in states(ledger), seconds=600, what="round 3 without one SuperNode")
+    no_less_is_owed(server_lives=True)
+    parties.clients[2] = parties.start_client(2)
+
+    # The server dies with a round in the books that the strategy has not aggregated.
+    killer.kill_at("aggregating-4")
+    assert run.wait(seconds=600) is not None
+    assert states(ledger) == [(1, "complete"), (2, "refused"), (3, "complete"), (4, "received")]
+    no_less_is_owed()
+
+    # The SuperLink dies while clients train, and takes the run along; all is started anew on the same files.
+    killer.stop_at("train-0-4")
+    start("second")
+    killer.reached("train-0-4")
+    parties.superlink.kill()
+    killer.release("train-0-4")
+    assert states(ledger)[-1] == (4, "open")
+    assert parties.mixer is not None
+    for program in (*parties.clients, parties.mixer):
+        program.kill()
+    parties.superlink = parties.deployment.start_superlink()
+    parties.mixer = parties.start_mixer()
+    parties.clients = [parties.start_client(i) for i in range(4)]
+    no_less_is_owed()
+
+    run = start("third")
+    run.wait(seconds=600)
+    no_less_is_owed()
+    assert states(ledger)[-1] == (4, "complete"), run.text()
+    released = parties.noted("released")[before:]
+    spent = np.array([[one["spent"][str(adversary)] for adversary in Adversary] for one in released])
+    assert (np.diff(spent, axis=0) >= 0).all()
+    recorded = {server_round for server_round, state in states(ledger) if state in ("received", "complete")}
+    assert {one["round"] for one in released if any(one["weight"])} - {0} <= recorded | {2}
 
 
 def test_the_commands_of_the_examples_readme_deploy_it_and_nothing_is_left(tmp_path: Path) -> None:
@@ -357,31 +367,3 @@ def test_the_commands_of_the_examples_readme_deploy_it_and_nothing_is_left(tmp_p
         assert all(words in line for line in lines())
     assert "inf if nobody is trusted" in lines()[-1]
     assert log.read_text().count("shuffle: aggregator") >= 2, log.read_text()
-
-
-_KILLED = """
-import sys
-from pathlib import Path
-sys.path.insert(0, {here!r})
-from processes import Deployment
-with Deployment(Path({folder!r}), programs=("flower-superexec", "flower-superlink")) as deployment:
-    deployment.start_superlink()
-    print(deployment.mark, flush=True)
-    sys.stdin.read()
-"""
-
-
-def test_processes_die_with_a_test_that_is_killed(tmp_path: Path) -> None:
-    script = _KILLED.format(here=str(Path(__file__).parent), folder=str(tmp_path / "deployment"))
-    with subprocess.Popen(
-        [sys.executable, "-c", script],
-        env=os.environ | {"TMPDIR": str(tmp_path)},  # it cannot clean up
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        mark = process.stdout.readline().strip()
-        assert len(marked_pids(mark)) >= 2
-        os.kill(process.pid, signal.SIGKILL)
-    wait_for(lambda: not marked_pids(mark), seconds=600, what="death of a dead test's processes")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, Strategy
+from flwr.serverapp.strategy import FedAdam
 from flwr_shuffle import ClientLimits, InProcessGrid, QuantileClipping, ShuffleMod, Updates
 from flwr_shuffle.messages import ClientRefusal
 from flwr_shuffle.updates import UpdateTerms
@@ -127,9 +127,8 @@ def test_marks_go_any_way() -> None:
     assert float(marks.mean(dim=1).abs().max()) < 7 / math.sqrt(1000)
 
 
-@pytest.mark.parametrize("inner", [FedAvg(), FedAvgM(server_momentum=0.9), FedAdam()])
 def test_running_statistics_stay_the_servers_and_the_log_says_so_once(
-    inner: Strategy, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def net() -> nn.Sequential:
         return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
@@ -141,11 +140,13 @@ def test_running_statistics_stay_the_servers_and_the_log_says_so_once(
         model = net()
         model.load_state_dict(message.content["arrays"].to_torch_state_dict())  # type: ignore[union-attr]
         model(torch.randn(9, 3)).square().sum().backward()
-        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.1 * parameter.grad
         return Message(RecordDict({"arrays": ArrayRecord(model.state_dict())}), reply_to=message)
 
     initial = ArrayRecord(net().state_dict())
-    strategy = shuffled(inner, randomizer="privunit", local_epsilon=2.0, clipping_norm=1.0)
+    strategy = shuffled(FedAdam(), randomizer="privunit", local_epsilon=2.0, clipping_norm=1.0)
     with caplog.at_level(logging.WARNING, logger="flwr"):
         final = strategy.start(InProcessGrid(app, num_nodes=CLIENTS), initial, num_rounds=3).arrays
     for name, array in initial.items():

@@ -3,14 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array
 from flwr_shuffle.updates import Layout
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from mod_harness import record
 from strategy_harness import delta
-from torch import nn
 
 MODEL = {
     "weight": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -28,12 +27,6 @@ def test_every_float_has_its_place_and_nothing_else() -> None:
     assert layout.dim == 6 + 1 + 1
     assert layout.flatten(record(MODEL)).tolist() == [0, 1, 2, 3, 4, 5, 1234.5, 0.5]
     assert layout.flatten(record(MODEL)).dtype == torch.float32
-
-
-def test_one_wide_array_makes_the_vector_wide() -> None:
-    arrays = record(MODEL | {"fine": np.array([1 / 3])})
-    assert Layout.of(arrays).flatten(arrays).dtype == torch.float64
-    assert Layout.of(arrays).flatten(arrays)[-1].item() == 1 / 3
 
 
 def test_a_zero_dimensional_array_moves() -> None:
@@ -66,37 +59,11 @@ def test_a_client_may_hold_anything_in_place_of_integers(value: np.ndarray) -> N
     assert not delta(Layout.of(old), record(MODEL | {"steps": value}), old).any()
 
 
-def test_dtypes_and_shapes_come_back() -> None:
-    old = record(MODEL)
-    moved = Layout.of(old).shifted(old, torch.linspace(-1, 1, 8))
-    assert isinstance(moved, ArrayRecord)
-    assert list(moved) == list(old)
-    for name, value in MODEL.items():
-        assert moved[name].numpy().dtype == value.dtype
-        assert moved[name].numpy().shape == value.shape
-        assert (moved[name].dtype, tuple(moved[name].shape)) == (str(value.dtype), value.shape)
-
-
 def test_order_and_precision_of_a_client_do_not_matter() -> None:
     old = record(MODEL)
     new = {name: MODEL[name] for name in reversed(MODEL)}
     new["weight"] = MODEL["weight"].astype(np.float64) + 1
     assert delta(Layout.of(old), record(new), old).tolist() == [1, 1, 1, 1, 1, 1, 0, 0]
-
-
-def test_batch_norm_as_torch_has_it() -> None:
-    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
-    old = ArrayRecord(model.state_dict())
-    layout = Layout.of(old)
-    assert layout.dim == 6 + 2 + 4 * 2
-    model(torch.randn(5, 3))
-    new = ArrayRecord(model.state_dict())
-    assert new["1.num_batches_tracked"].numpy() == 1
-    found = delta(layout, new, old)
-    assert found[:12].eq(0).all()
-    assert found[12:].ne(0).all()
-    model.load_state_dict(layout.shifted(old, found).to_torch_state_dict())
-    assert model[1].num_batches_tracked == 0
 
 
 @pytest.mark.parametrize(
@@ -152,11 +119,8 @@ VALID = record(MODEL)["weight"].data
     [
         b"",
         b"garbage",
-        b"\x93NUMPY",
-        VALID[:9],
         VALID[:40],
         VALID[:-1],
-        VALID + b"\x00",
         VALID.replace(b"(2, 3)", b"(9, 9)"),
         VALID.replace(b"<f4", b"|O4"),
         VALID.replace(b"<f4", b"xyz"),

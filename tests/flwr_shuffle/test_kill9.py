@@ -17,9 +17,8 @@ import pytest
 pytest.importorskip("flwr")
 
 import killed_rounds
-from deployed_parties import Killer, Parties, spent_in, states
 from killed_rounds import CLIENTS, DELTA, KINDS, POINTS, ROUNDS, make_keys
-from processes import Deployment, start_script, wait_for
+from processes import start_script
 
 from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger, RoundState
@@ -56,7 +55,6 @@ class Trainer:
         return int(os.read(self._answers, 100))
 
     def close(self) -> None:
-        """End the process."""
         os.kill(self._pid, signal.SIGKILL)
         self._requests.close()
         os.close(self._answers)
@@ -173,104 +171,3 @@ def test_a_run_that_is_left_alone_owes_three_rounds(trainer: Trainer, tmp_path: 
     assert [one.state for one in books.rounds] == [RoundState.COMPLETE] * ROUNDS
     assert books.client_reports == [ROUNDS] * CLIENTS
     np.testing.assert_allclose(books.noted_spending[-1], books.spent)
-
-
-# -- real processes ------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def parties(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parties]:
-    notes = tmp_path_factory.mktemp("notes")
-    folder = tmp_path_factory.mktemp("deployment")
-    with Deployment(folder, variables={"TESTED_APP_FOLDER": str(notes)}) as deployment:
-        yield Parties.start(deployment, notes=notes, clients=4)
-
-
-def test_real_processes_are_killed_in_mid_round(parties: Parties, tmp_path: Path) -> None:
-    """Client, SuperNode, mixer, server twice, and the SuperLink with everything that hangs on it."""
-    ledger = tmp_path / "budget.db"
-    killer = Killer(parties)
-    owed = np.zeros(len(Adversary))
-
-    def no_less_is_owed(*, server_lives: bool = False) -> None:
-        nonlocal owed
-        rounds, now = spent_in(ledger)
-        assert (now >= owed).all(), "ε is smaller than it was"
-        # A round under way is charged at its worst until a living server knows what became of it.
-        if not (server_lives and rounds[-1].state is RoundState.OPEN):
-            owed = now
-
-    def start(name: str, rounds: int):
-        return parties.start_run(
-            name, ledger_file=str(ledger), num_server_rounds=rounds, minimum_reports=3, population=4
-        )
-
-    # A client dies while it trains: three reports are enough.
-    for place in ("train-1-2", "replied-3", "train-2-4", "shuffled-5"):
-        killer.stop_at(place)
-    run = start("first", 6)
-    killer.kill_at("train-1-2")
-    wait_for(lambda: (2, "complete") in states(ledger), seconds=600, what="round 2 without one client")
-    no_less_is_owed(server_lives=True)
-
-    # The mixer dies with a mixed batch in its hands: the round is lost and paid for, the next one is not.
-    killer.reached("replied-3")
-    killer.stop_at("mixed")
-    killer.release("replied-3")
-    killer.kill_at("mixed")
-    wait_for(lambda: (3, "refused") in states(ledger), seconds=600, what="end of the round without a batch")
-    lost = next(one for one in spent_in(ledger)[0] if one.state is RoundState.REFUSED)
-    assert lost.charged is not None, "the batch was mixed, and may be somewhere"
-    no_less_is_owed(server_lives=True)
-
-    # A whole SuperNode dies: the SuperLink says so in its place, and three reports are enough again.
-    killer.reached("train-2-4")
-    parties.clients[2].kill()
-    killer.kill_at("train-2-4")
-    wait_for(lambda: (4, "complete") in states(ledger), seconds=600, what="round 4 without one SuperNode")
-    no_less_is_owed(server_lives=True)
-    parties.clients[2] = parties.start_client(2)
-
-    # The server dies with shuffled reports in its memory, before they are in the books.
-    killer.kill_at("shuffled-5")
-    assert run.wait(seconds=600) is not None
-    assert states(ledger)[-1] == (5, "open")
-    assert spent_in(ledger)[0][-1].charged is not None
-    no_less_is_owed()
-
-    # It goes on, and dies with a round in the books that the strategy has not aggregated.
-    killer.stop_at("aggregating-6")
-    run = start("second", 6)
-    killer.kill_at("aggregating-6")
-    assert run.wait(seconds=600) is not None
-    assert states(ledger)[-2:] == [(5, "complete"), (6, "received")]
-    no_less_is_owed()
-
-    # The SuperLink dies while clients train, and takes the run along; all is started anew on the same files.
-    killer.stop_at("train-0-6")
-    start("third", 6)
-    killer.reached("train-0-6")
-    parties.superlink.kill()
-    killer.release("train-0-6")
-    assert states(ledger)[-1] == (6, "open")
-    for program in (*parties.clients, parties.mixer):
-        assert program is not None
-        program.kill()
-    parties.superlink = parties.deployment.start_superlink()
-    parties.mixer = parties.start_mixer()
-    parties.clients = [parties.start_client(i) for i in range(4)]
-    no_less_is_owed()
-
-    run = start("fourth", 6)
-    run.wait(seconds=600)
-    no_less_is_owed()
-    assert states(ledger)[-1] == (6, "complete"), run.text()
-    released = parties.noted("released")
-    spent = np.array([[one["spent"][str(adversary)] for adversary in Adversary] for one in released])
-    assert (np.diff(spent, axis=0) >= 0).all()
-    recorded = {server_round for server_round, state in states(ledger) if state in ("received", "complete")}
-    assert {one["round"] for one in released if any(one["weight"])} - {0} <= recorded | {3}
-    for i in range(4):
-        with ClientLedger(parties.secrets / f"client-{i}.db") as client:
-            begun = len(spent_in(ledger)[0])
-            assert begun - 2 <= client.spent().reports <= begun

@@ -17,14 +17,12 @@ from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import (
     ClientLimits,
     ClientsRefused,
-    FixedSize,
     InProcessGrid,
     PrivateEvaluation,
-    SelfSampling,
     ShuffleMod,
     ShuffleStrategy,
 )
-from flwr_shuffle.messages import ClientRefusal, payload_of, read_plain_payload
+from flwr_shuffle.messages import ClientRefusal, payload_of
 from flwr_shuffle.updates import record_of, vector_of
 from mod_harness import instruction, question
 from sharing_run import SUM, SharedRun
@@ -32,7 +30,6 @@ from strategy_harness import CLIENTS, MODEL, record, shuffled, train
 from thinning import first_fast
 
 from shuffle_plugins.accounting import FederatedAccountant, FederatedRound
-from shuffle_plugins.core import Reports
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger
 from shuffle_plugins.protocols import VectorSum
 
@@ -124,17 +121,6 @@ def test_what_it_costs_is_in_the_same_books(tmp_path: Path) -> None:
         assert (ledger.spent().reports, ledger.spent().local_epsilon) == (6, 9.0)
 
 
-def test_only_one_report_of_the_metrics_leaves() -> None:
-    asked = PrivateEvaluation(metrics=METRICS, local_epsilon=1.0)
-    grid = InProcessGrid(app_of(), num_nodes=1)
-    told = instruction(asked.spec(cohort=2), metrics=asked.ranges)
-    [answer] = grid.send_and_receive([question({"w": np.zeros(9)}, told, node=2, kind="evaluate")])
-    size = asked.spec(cohort=2).report_bytes(dim=2)
-    report = read_plain_payload(payload_of(answer), size=size)
-    assert report is not None
-    assert Reports.from_bytes(report).dim == 2
-
-
 @pytest.mark.parametrize(
     "told", [{}, {"accuracy": 0.5}, {"accuracy": [0.5], "loss": 1.0}, {"accuracy": math.nan, "loss": 1.0}]
 )
@@ -187,22 +173,6 @@ def test_clients_that_fail_are_told_of_by_a_randomised_number() -> None:
     assert result.evaluate_metrics_clientapp[1]["failed-rounds"] == pytest.approx(0.75, abs=0.01)
 
 
-@pytest.mark.slow
-def test_evaluation_only_every_few_rounds_and_at_rates_of_their_own() -> None:
-    asked = PrivateEvaluation(metrics=METRICS, local_epsilon=2.0, every=2)
-    strategy = shuffled(
-        evaluation=asked,
-        sampling=SelfSampling(0.8),
-        minimum_reports=2,
-        local_epsilon=2.0,
-        randomizer="linf-block",
-    )
-    grid = InProcessGrid(app_of(), num_nodes=CLIENTS)
-    result = strategy.start(grid, record(MODEL), num_rounds=4)
-    assert sorted(result.evaluate_metrics_clientapp) == [2, 4]
-    assert strategy.accountant.num_rounds == 6
-
-
 def test_an_evaluation_beyond_the_budget_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     one = FederatedRound.drawn(
         strategy_of().settings.mechanism.build(dim=9), candidates=CLIENTS, invited=CLIENTS, reports=16
@@ -215,22 +185,6 @@ def test_an_evaluation_beyond_the_budget_is_left_out(caplog: pytest.LogCaptureFi
     assert result.evaluate_metrics_clientapp == {}
     assert strategy.accountant.num_rounds == 1
     assert "configure_evaluate: left out" in caplog.text
-
-
-@pytest.mark.slow
-def test_beside_a_sum_the_metrics_are_added_up_in_the_same_process() -> None:
-    protocol = VectorSum.with_noise(dim=9, cohort=16, noise_multiplier=2.0)
-    limits = ClientLimits(max_local_epsilon=math.inf, max_rounds=9, max_epsilon=1e4, delta=1e-3)
-    strategy = shuffled(
-        randomizer=protocol,
-        local_epsilon=None,
-        clipping_norm=None,
-        evaluation=PrivateEvaluation(metrics=METRICS, noise_multiplier=1.0),
-    )
-    grid = InProcessGrid(app_of(mod=ShuffleMod(limits=limits)), num_nodes=CLIENTS)
-    result = strategy.start(grid, record(MODEL), num_rounds=1)
-    assert result.evaluate_metrics_clientapp[1]["reports"] == CLIENTS
-    assert strategy.accountant.num_rounds == 2
 
 
 @first_fast("verified", [False, True])
@@ -278,44 +232,6 @@ def test_a_run_in_which_everybody_refuses_ends_with_the_reasons() -> None:
         strategy.start(InProcessGrid(app_of(mod=mod), num_nodes=CLIENTS), record(MODEL), num_rounds=5)
     assert strategy.arrays is not None  # the first round's model is there
     assert strategy.accountant.num_rounds == 1
-
-
-def test_small_cohorts_that_refuse_by_chance_stop_nothing() -> None:
-    """Every round of four is refused whole; only after five of them, twenty clients, it is taken for good."""
-    mod = ShuffleMod(limits=ClientLimits(max_local_epsilon=1.0, max_rounds=1))
-    strategy = shuffled(sampling=FixedSize(4), minimum_reports=2)
-    strategy.start(InProcessGrid(app_of(mod=mod), num_nodes=CLIENTS), record(MODEL), num_rounds=4)
-    with pytest.raises(ClientsRefused, match="exceeds the client's limit"):
-        strategy.start(InProcessGrid(app_of(mod=mod), num_nodes=CLIENTS), record(MODEL), num_rounds=5)
-
-
-def test_a_few_that_refuse_stop_nothing() -> None:
-    refusing = ShuffleMod(limits=ClientLimits(max_local_epsilon=1.0, max_rounds=9))
-    willing = ShuffleMod(limits=LIMITS)
-
-    def either(message: Message, context: Context, call_next: Any) -> Message:
-        return (refusing if int(context.node_config["partition-id"]) < 19 else willing)(
-            message, context, call_next
-        )
-
-    app = ClientApp(mods=[either])
-    app.train()(train)
-    shuffled().start(InProcessGrid(app, num_nodes=CLIENTS), record(MODEL), num_rounds=2)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"metrics": {}},
-        {"metrics": {"loss": (1, 0)}},
-        {"metrics": {"loss": (0, math.inf)}},
-        {"metrics": {"loss": (0, 1)}, "local_epsilon": None},
-        {"metrics": {"loss": (0, 1)}, "noise_multiplier": 1.0},
-    ],
-)
-def test_arguments_are_checked(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r".+"):
-        PrivateEvaluation(**({"local_epsilon": 1.0} | options))
 
 
 def test_the_inner_strategys_names_are_used() -> None:

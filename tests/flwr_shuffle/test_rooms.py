@@ -8,14 +8,13 @@ import flwr_shuffle
 LAYERS = [
     ["updates"],
     ["messages"],
-    ["service_messages"],
-    ["service_nodes", "client", "stages"],
+    ["service_nodes", "client"],
     ["grids"],
     ["service_stages", "settings", "inner_strategy"],
     ["rounds"],
     ["strategy"],
 ]
-CLIENTS = {"updates", "messages", "service_messages", "client", "service_nodes"}
+CLIENTS = {"updates", "messages", "client", "service_nodes"}
 IMPORTED = re.compile(r"^\s*from flwr_shuffle\.(\w+) import", re.MULTILINE)
 
 

@@ -29,7 +29,7 @@ from flwr_shuffle import (
 )
 from flwr_shuffle import client as mod_module
 from flwr_shuffle.client import STATE_KEY
-from flwr_shuffle.messages import ClientRefusal, Instruction, context_of, payload_of
+from flwr_shuffle.messages import payload_of
 from flwr_shuffle.settings import Invitation
 from mixing import operators_files
 from mod_harness import app as app_of
@@ -231,23 +231,6 @@ def test_a_record_on_which_training_fails_changes_its_own_report_alone(monkeypat
     assert sent == [(0.0, 0.0), (0.0, 0.0), (1.0, 1.0), (4.0, 4.0)]
 
 
-@pytest.mark.parametrize("samples", [1, 3])
-def test_a_ledger_is_charged_for_all_reports(samples):
-    def train(message: Message, context: Context) -> Message:
-        return Message(RecordDict({"arrays": message.content["arrays"]}), reply_to=message)
-
-    mod = ShuffleMod(limits=ClientLimits(max_local_epsilon=2.0, max_rounds=9))
-    grid = InProcessGrid(app_of(train, mod=mod), num_nodes=1)
-    asked = instruction_of_round(
-        MechanismSpec(name="laplace", local_epsilon=1.0), records_per_client=9, samples_per_client=samples
-    )
-    answer = ask(grid, {"w": np.zeros(2, dtype=np.float32)}, asked)
-    if samples == 3:
-        assert answer.error.reason == ClientRefusal.MAX_LOCAL_EPSILON
-    else:
-        assert not answer.has_error()
-
-
 def test_what_cannot_be_accounted_is_refused(tmp_path, monkeypatch):
     world = World(tmp_path, monkeypatch)
     row = ",".join(ServiceKey.generate().public.hex() for _ in range(2))
@@ -272,18 +255,7 @@ def test_what_cannot_be_accounted_is_refused(tmp_path, monkeypatch):
             instruction_of_round(MechanismSpec(name="laplace", local_epsilon=1.0), **changes)
 
 
-def test_an_instruction_tells_every_client_the_same_draw():
-    spec = MechanismSpec(name="laplace", local_epsilon=1.0)
-    plain = instruction_of_round(spec)
-    digests = set()
-    for records, samples in ((1, 1), (4, 1), (5, 1), (5, 2)):
-        asked = Instruction.from_record(
-            instruction_of_round(
-                spec, token=plain.token, records_per_client=records, samples_per_client=samples
-            ).to_record()
-        )
-        assert (asked.records_per_client, asked.samples_per_client) == (records, samples)
-        digests.add(context_of(asked, dim=3).digest())
-    assert len(digests) == 4
+def test_no_record_is_drawn_unless_it_is_asked_for():
+    plain = instruction_of_round(MechanismSpec(name="laplace", local_epsilon=1.0))
     with pytest.raises(ValueError, match="no record was drawn"):
         drawn_record(question({"w": np.zeros(2, dtype=np.float32)}, plain, node=1))

@@ -17,7 +17,6 @@ from flwr_shuffle import (
     ClientLimits,
     FixedSize,
     InProcessGrid,
-    MixNodeStage,
     SharedSumStage,
     ShuffleMod,
     ShuffleStrategy,
@@ -66,11 +65,10 @@ def simulated(folder: Path, *, allow: tuple[str, ...] = (), **numbers: int) -> I
     return InProcessGrid(app, num_nodes=CLIENTS + 2, run_id=5)
 
 
-@pytest.mark.parametrize("verified", [False, True])
-def test_a_simulation_has_aggregators(tmp_path: Path, verified: bool) -> None:
+def test_a_simulation_has_aggregators(tmp_path: Path) -> None:
     grid = simulated(tmp_path, aggregators=2)
     public = SimulatedNodes(Context(5, 0, {}, RecordDict(), {}), aggregators=2, folder=tmp_path)
-    stage = SharedSumStage(aggregator_public_keys=public.aggregator_public_keys, verified=verified)
+    stage = SharedSumStage(aggregator_public_keys=public.aggregator_public_keys)
     strategy = ShuffleStrategy(
         FedAvg(fraction_evaluate=0.0),
         randomizer=SUM,
@@ -86,21 +84,6 @@ def test_a_simulation_has_aggregators(tmp_path: Path, verified: bool) -> None:
     first = grid.context(grid.get_node_ids()[0])
     assert first.node_config == {"partition-id": 0, "num-partitions": CLIENTS + 2}, "Flower's own entries"
     assert "seen" in first.state, "what the app keeps is lost"
-
-
-def test_a_simulation_has_mixers_in_a_row(tmp_path: Path) -> None:
-    grid = simulated(tmp_path, mixers=2)
-    public = SimulatedNodes(Context(5, 0, {}, RecordDict(), {}), mixers=2, folder=tmp_path)
-    strategy = ShuffleStrategy(
-        FedAvg(fraction_evaluate=0.0),
-        randomizer=SPEC,
-        sampling=FixedSize(CLIENTS),
-        population=CLIENTS,
-        shuffler=MixNodeStage(mixer_public_key=public.mixer_public_keys),
-        delta=1e-3,
-    )
-    result = strategy.start(grid, ArrayRecord({"w": Array(np.zeros(DIM))}), num_rounds=1)
-    assert result.train_metrics_clientapp[1]["reports"] == CLIENTS
 
 
 def test_keys_are_made_once_for_all_processes_of_a_run(

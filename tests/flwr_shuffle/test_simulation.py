@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 pytest.importorskip("ray")
 
 from flwr_shuffle import MechanismSpec
-from processes import wait_for
+from processes import marked_pids, wait_for
 from simulated_app import CLIENTS, CLIP, COHORT, DELTA, DIM, LOCAL_EPSILON, RANDOMIZER, ROUNDS
 
 from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedRound
@@ -29,22 +30,12 @@ MODULE = Path(__file__).with_name("simulated_app.py")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-mnist"
 
 
-def marked(mark: str) -> list[int]:
-    """Processes that have this in their environment."""
-    found = []
-    for environment in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if mark.encode() in environment.read_bytes():
-                found.append(int(environment.parent.name))
-        except OSError:
-            continue
-    return found
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     directory = tmp_path_factory.mktemp("simulation")
+    mark = secrets.token_hex(7)
     environment = os.environ | {
+        "FLOWER_TEST_MARK": mark,
         "FLWR_HOME": str(directory / "flwr"),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -61,15 +52,15 @@ def run(tmp_path_factory):
             check=False,
         )
         assert done.returncode == 0, done.stderr[-4000:]
-        yield directory, json.loads(done.stdout.strip().splitlines()[-1]), done.stdout + done.stderr
+        yield directory, json.loads(done.stdout.strip().splitlines()[-1]), done.stdout + done.stderr, mark
     finally:
-        for process in marked(f"FLWR_HOME={directory}"):
+        for process in marked_pids(mark):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
 
 
 def test_every_round_is_shuffled_and_accounted_for(run):
-    directory, result, _ = run
+    directory, result, *_ = run
     spec = MechanismSpec(name=RANDOMIZER, local_epsilon=LOCAL_EPSILON, radius=CLIP)
     expected = FederatedAccountant()
     drawn = FederatedRound.drawn(spec.build(dim=DIM), candidates=CLIENTS, invited=COHORT, reports=COHORT)
@@ -92,7 +83,7 @@ def test_every_round_is_shuffled_and_accounted_for(run):
 
 def test_the_model_moves_towards_the_updates(run):
     """Each update is √40 · 100 long in the direction of ones, and is clipped to length 1."""
-    _, result, _ = run
+    result = run[1]
     model = np.array(result["model"])
     spec = MechanismSpec(name=RANDOMIZER, local_epsilon=LOCAL_EPSILON, radius=CLIP)
     deviation = np.sqrt(spec.build(dim=DIM).worst_variance / (COHORT * ROUNDS * DIM))
@@ -102,7 +93,7 @@ def test_the_model_moves_towards_the_updates(run):
 
 
 def test_training_metrics_stay_and_evaluation_is_untouched(run):
-    _, result, output = run
+    _, result, output, _ = run
     assert all("secret" not in told for told in result["rounds"].values())
     assert "1234.5" not in output
     assert len(result["evaluated"]) == ROUNDS
@@ -112,7 +103,7 @@ def test_training_metrics_stay_and_evaluation_is_untouched(run):
 
 def test_the_example_has_aggregators_and_mix_nodes_in_a_simulation(run):
     """One round of the example app each: a sum, a verified sum, and a cascade of two mix nodes."""
-    *_, output = run
+    output = run[2]
     told = dict(re.findall(r"^example with (.*?): round 1: accuracy (.*)", output, re.MULTILINE))
     assert list(told) == ["sum", "verified sum", "two mix nodes"], output[-4000:]
     assert all("against an observer of the model" in line for line in told.values())
@@ -124,5 +115,4 @@ def test_the_example_has_aggregators_and_mix_nodes_in_a_simulation(run):
 
 def test_nothing_is_left_running(run):
     """Ray's processes end by themselves some time after the run, which may be long on a busy machine."""
-    directory, *_ = run
-    wait_for(lambda: not marked(f"FLWR_HOME={directory}"), seconds=600, what="end of Ray's processes")
+    wait_for(lambda: not marked_pids(run[3]), seconds=600, what="end of Ray's processes")

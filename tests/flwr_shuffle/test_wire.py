@@ -6,26 +6,37 @@ from dataclasses import MISSING, fields, replace
 from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord, MetricRecord, RecordDict
-from flwr_shuffle.messages import Instruction, SharedTerms, Wire, WrongVersionError
-from flwr_shuffle.service_messages import (
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr_shuffle.grids import InProcessGrid
+from flwr_shuffle.messages import (
+    PAYLOAD_KEY,
+    RECORD_KEY,
     SERVICE_KEY,
     AggregateRequest,
     Answer,
+    Instruction,
     MixMessage,
     NodeRole,
     RoleQuestion,
+    SharedTerms,
     Step,
     Unable,
+    Wire,
+    WrongVersionError,
+    context_of,
+    payload_of,
+    plain_payload,
+    read_plain_payload,
 )
 from flwr_shuffle.updates import Metric, UpdateTerms
+from mod_harness import adding, app
 
 from shuffle_plugins.mechanisms import MechanismSpec
-from shuffle_plugins.secure_aggregation import ResidueLayout
+from shuffle_plugins.secure_aggregation import ResidueLayout, SumTerms, VerifiedTerms
 from shuffle_plugins.shuffler import BatchRequest, MixedStatement, Refusal, RoundContext
-from shuffle_plugins.shuffler.batches import items_digest
 from shuffle_plugins.shuffler.envelopes import envelope_size
 from shuffle_plugins.shuffler.keys import ServiceKey
+from shuffle_plugins.shuffler.mixer import items_digest
 
 SPEC = MechanismSpec(name="l2-block", local_epsilon=2.0, radius=0.5, options=(("signs", 2),))
 CONTEXT = RoundContext(run="test", token=bytes(range(16)), fingerprint=bytes(32), minimum=3)
@@ -35,10 +46,9 @@ BATCH = BatchRequest.of(
     PIECE, context=CONTEXT, analyzer_key=bytes(32), mixers=(ServiceKey.generate().public,)
 )
 OUT = [bytes([i]) * BATCH.output_size for i in range(2)]
+TERMS = SumTerms(context=CONTEXT, layout=ResidueLayout(8, 12), aggregators=(b"a" * 32, b"b" * 32))
+PROVEN = VerifiedTerms(context=CONTEXT, layout=TERMS.layout, aggregators=TERMS.aggregators, largest=9)
 SUM: dict[str, Any] = {
-    "context": CONTEXT,
-    "layout": ResidueLayout(8, 12),
-    "aggregators": [bytes([i]) * 32 for i in range(2)],
     "minimum": 2,
     "commitments": [bytes(32), b"c" * 32],
     "envelopes": [b"first", b"second"],
@@ -72,9 +82,9 @@ MESSAGES: dict[str, Wire] = {
     "unable": Unable(code=Refusal.MISCONFIGURED),
     "piece": MixMessage(request=BATCH, first=0, items=PIECE, most=2),
     "part": MixMessage(request=BATCH, first=1, most=2),
-    "check": AggregateRequest(step=Step.CHECK, **SUM),
-    "verify": AggregateRequest(step=Step.VERIFY, largest=9, verify_key=bytes(32), **SUM),
-    "add": AggregateRequest(step=Step.ADD_VERIFIED, largest=9, messages=[b"x", b"y"], **SUM),
+    "check": AggregateRequest(step=Step.CHECK, terms=TERMS, **SUM),
+    "verify": AggregateRequest(step=Step.CHECK, terms=PROVEN, verify_key=bytes(32), **SUM),
+    "add": AggregateRequest(step=Step.ADD, terms=PROVEN, messages=[b"x", b"y"], **SUM),
     "batch": Answer(
         token=CONTEXT.token,
         said=MixedStatement(
@@ -145,6 +155,7 @@ def test_a_service_nodes_message_comes_alone() -> None:
             RoleQuestion.from_content(other)
 
 
+TERMS_TEXT = str(MESSAGES["check"].to_record()["terms"])
 TWICE = '{"name": "loss", "low": 0, "high": 1}'
 SHARES = '{"check_seed": "%s", "aggregators": "%s", "clients": %s}'
 
@@ -175,10 +186,11 @@ SHARES = '{"check_seed": "%s", "aggregators": "%s", "clients": %s}'
         ("sum", {"rejected": '{"1": "because"}'}),
         ("check", {"step": '"mix"'}),
         ("check", {"commitments": [bytes(32)]}),
-        ("check", {"aggregators": [bytes(32)] * 2}),
-        ("check", {"largest": 9}),
+        ("check", {"terms": TERMS_TEXT.replace("62" * 32, "61" * 32)}),
+        ("check", {"terms": TERMS_TEXT[:-1] + ', "largest": 9}'}),
+        ("check", {"terms": TERMS_TEXT[:-1] + ', "smallest": 9}'}),
         ("verify", {"verify_key": b"short"}),
-        ("verify", {"largest": 1 << 62}),
+        ("verify", {"terms": TERMS_TEXT[:-1] + ', "largest": %s}' % (1 << 62)}),
         ("verify", {"messages": [b"", b""]}),
         ("add", {"messages": [b"x"]}),
     ],
@@ -186,3 +198,49 @@ SHARES = '{"check_seed": "%s", "aggregators": "%s", "clients": %s}'
 def test_values_out_of_range_are_refused(kind: str, entries: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
         read(kind, changed(kind, **entries))
+
+
+@pytest.fixture
+def reply_to() -> Message:
+    InProcessGrid(app(adding({})), num_nodes=1)  # lets this process make messages
+    return Message(RecordDict(), 5, "train")
+
+
+def test_a_context_differs_wherever_clients_could_be_told_different_things() -> None:
+    changes: list[dict[str, Any]] = [
+        {},
+        {"token": bytes(16)},
+        {"run": "run-8"},
+        {"server_round": 4},
+        {"participation": 0.5},
+        {"analyzer_key": b"K" * 32},
+        {"mechanism": replace(SPEC, options=())},
+    ]
+    variants = [replace(ASKED, **change) for change in changes]
+    contexts = {context_of(asked, dim=dim).digest() for asked in variants for dim in (8, 9)}
+    assert len(contexts) == 2 * len(variants)
+    assert context_of(ASKED, dim=8) == context_of(Instruction.from_record(ASKED.to_record()), dim=8)
+
+
+def test_payloads_of_reports_and_dummies_are_equally_long() -> None:
+    report = b"r" * 20
+    assert len(plain_payload(report, size=20)) == len(plain_payload(None, size=20)) == 21
+    assert read_plain_payload(plain_payload(report, size=20), size=20) == report
+    assert read_plain_payload(plain_payload(None, size=20), size=20) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        RecordDict(),
+        RecordDict({RECORD_KEY: MetricRecord({"payload": 3})}),
+        RecordDict({RECORD_KEY: ConfigRecord()}),
+        RecordDict({RECORD_KEY: ConfigRecord({PAYLOAD_KEY: "text"})}),
+        RecordDict({RECORD_KEY: ConfigRecord({PAYLOAD_KEY: b""})}),
+        RecordDict({RECORD_KEY: ConfigRecord({PAYLOAD_KEY: [b"a"]})}),
+        RecordDict({RECORD_KEY: ConfigRecord({PAYLOAD_KEY: b"a", "more": 1})}),
+        RecordDict({RECORD_KEY: ConfigRecord({PAYLOAD_KEY: b"a"}), "metrics": MetricRecord({"loss": 1.0})}),
+    ],
+)
+def test_other_replies_have_no_payload(content: RecordDict, reply_to: Message) -> None:
+    assert payload_of(Message(content, reply_to=reply_to)) == b""

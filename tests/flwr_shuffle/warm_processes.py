@@ -53,12 +53,10 @@ PROGRAMS = (
 
 
 def die_with_parent() -> None:
-    """Ask the kernel for SIGKILL when the parent ends, however it ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
 
 
 def imported_programs(names: Sequence[str]) -> dict[str, Callable[[], object]]:
-    """Import whatever these of Flower's programs will need."""
     installed = {entry.name: entry for entry in entry_points(group="console_scripts")}
     programs = {name: installed[name].load() for name in names}
     if set(names) <= {"flower-superexec", "flower-superlink"}:
@@ -88,15 +86,11 @@ def imported_programs(names: Sequence[str]) -> dict[str, Callable[[], object]]:
 
 
 def news(name: str, *, of: str) -> Path:
-    """The file that is touched when something new is there, in a folder that the environment names."""
     return Path(os.environ[of], f"news-of-{name}")
 
 
 def waiting(name: str, *, of: str) -> Callable[[float], None]:
-    """In place of ``time.sleep``: waits at most as long, and less if something has come since the last time.
-
-    To look at a file costs next to nothing; to ask a SuperLink takes it 10 ms of processor time.
-    """
+    """In place of ``time.sleep``: waits at most as long, and less if something has come since."""
     seen = 0
 
     def wait(seconds: float) -> None:
@@ -112,8 +106,6 @@ def waiting(name: str, *, of: str) -> Callable[[float], None]:
 
 
 def telling(function: Callable[..., Any], name: str, *, of: str) -> Callable[..., Any]:
-    """The same function, whose end is news."""
-
     @functools.wraps(function)
     def told(*arguments: Any, **named: Any) -> Any:
         answer = function(*arguments, **named)
@@ -126,9 +118,7 @@ def telling(function: Callable[..., Any], name: str, *, of: str) -> Callable[...
 def shorten_waits() -> None:
     """Wait no longer than until something has come, and miss a silent process after ten seconds.
 
-    Flower has no settings for it. SuperNodes wait for messages to them, and whatever starts apps for tasks of
-    its SuperLink or SuperNode, whose FLWR_HOME it shares. To be called before Flower's other modules are
-    imported: they take these constants as defaults.
+    To be called before Flower's other modules are imported, which take these constants as defaults.
     """
     from flwr.common import constant as common
     from flwr.supercore import constant as core
@@ -166,11 +156,8 @@ def shorten_waits() -> None:
 
 
 def spare_work() -> None:
-    """Leave out of a SuperLink what has no effect here and takes half of its processor time.
-
-    Middleware that does something for requests of one API, or never without a plugin, lets all others pass
-    through two tasks and a stream of its own. And whose time is over is looked up before every answer. What a
-    version of Flower does not have needs no leaving out.
+    """Leave out of a SuperLink what has no effect here and takes half of its processor time: middleware for
+    requests of one API, through which all others pass too, and a look at expired tokens before every answer.
     """
 
     def passing(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -231,7 +218,6 @@ def prepare(request: dict) -> None:
 
 
 def listening(folder: str) -> socket.socket:
-    """A socket in a folder, which is this process's from now on."""
     os.chdir(folder)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind("draft")

@@ -26,12 +26,9 @@ from shuffle_plugins.accounting import (
     calibrate_local_epsilon,
     calibrate_num_steps,
     compare,
-    epsilon_from_rdp,
     pair_epsilon_interval,
 )
-from shuffle_plugins.accounting.composition.renyi import delta_from_rdp
 from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS
-from shuffle_plugins.core.confidence import clopper_pearson_lower, clopper_pearson_upper, epsilon_lower_bound
 from shuffle_plugins.mechanisms import registry
 
 DELTA = 1e-6
@@ -488,28 +485,3 @@ for _scheme in (Sampling.WITHOUT_REPLACEMENT, Sampling.CHECK_IN):
             adversary=OBSERVER,
         ),
     )
-
-# -- conversions and confidence -----------------------------------------------------------------------------
-
-QUESTIONS.add(
-    "conversion: 1e-05",
-    lambda: {
-        "epsilon": epsilon_from_rdp(
-            orders=[1.5, 2.0, 8.0, 64.0], rdp=[0.01, 0.02, 0.1, float("inf")], delta=1e-5
-        ),
-        "delta": delta_from_rdp(orders=[1.5, 2.0, 8.0, 64.0], rdp=[0.01, 0.02, 0.1, 1.5], epsilon=1e-3),
-    },
-)
-for _limit in (clopper_pearson_lower, clopper_pearson_upper):
-    QUESTIONS.add(f"{_limit.__name__}: 0.05", partial(_limit, [0, 1, 7, 500, 999, 1_000], 1_000, error=0.05))
-QUESTIONS.add(
-    "attained epsilon: 0.001",
-    partial(
-        epsilon_lower_bound,
-        [900, 500, 10, 0],
-        [10, 100, 10, 0],
-        trials=1_000,
-        delta=1e-3,
-        confidence=0.99,
-    ),
-)

@@ -5,19 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import tempfile
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from accounting_questions import drawn, shuffled
 from answers import Questions
 
 from shuffle_plugins import cli
-from shuffle_plugins.accounting import Adversary, Sampling
-from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ClientLimits
-from shuffle_plugins.ledger.client import written
+from shuffle_plugins.accounting import Sampling
 
 QUESTIONS = Questions()
 
@@ -61,49 +55,3 @@ for _scheme in (Sampling.POISSON, Sampling.EPOCH):
     _LINES[f"epsilon, {_scheme}"] = f"epsilon {_QUESTION} --sampling {_scheme}"
 for _name, _line in _LINES.items():
     QUESTIONS.add(_name, partial(said, *_line.split()))
-
-
-def server_budget(*options: str) -> dict[str, Any]:
-    """A server's ledger of two runs with a round in every state."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "budget"
-        with BudgetLedger(path, model="digits") as ledger:
-            for index in range(6):
-                token = bytes([index]) * 16
-                ledger.begin(token=token, run=f"run-{index // 3}", server_round=index, worst=drawn(50))
-                people = [f"client-{i}" for i in range(95)]
-                if index < 3:
-                    ledger.receive(token, actual=drawn(90 - index), participants=people)
-                    ledger.complete(token, checkpoint=None)
-                elif index == 3:
-                    ledger.refuse(token, actual=drawn(10), participants=people[:12])
-                elif index == 4:
-                    ledger.receive(token, actual=drawn(70), participants=people[:80])
-        return said("budget", str(path), *options)
-
-
-def client_budget(*options: str) -> dict[str, Any]:
-    """A client's ledger: promised rounds, and reports without a promise."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "client"
-        promised = written(shuffled(adversary=Adversary.SERVER))
-        with ClientLedger(path) as ledger:
-            for index, (level, delta, shuffle) in enumerate(
-                [(1.0, 0.0, promised), (1.0, 0.0, promised), (0.5, 0.0, None), (0.3, 1e-9, None)]
-            ):
-                ledger.charge(
-                    run=f"run-{index // 2}",
-                    token=bytes([index]) * 16,
-                    server_round=index,
-                    mechanism="privunit",
-                    local_epsilon=level,
-                    local_delta=delta,
-                    limits=ClientLimits(),
-                    shuffled=shuffle,
-                )
-        return said("budget", str(path), *options)
-
-
-_BUDGETS: dict[str, Callable[..., dict[str, Any]]] = {"server": server_budget, "client": client_budget}
-for _name, _budget in _BUDGETS.items():
-    QUESTIONS.add(f"budget, {_name}", _budget)

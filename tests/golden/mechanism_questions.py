@@ -53,7 +53,7 @@ def of_reports(reports: Reports) -> dict[str, Any]:
     found: dict[str, Any] = {
         "mechanism": reports.mechanism,
         "bits_per_report": reports.bits_per_report,
-        "header_bytes": reports.header_bytes,
+        "header_bytes": reports.layout.header_bytes,
         "layout": [[field.bits, field.width] for field in reports.fields],
         "bytes": len(data),
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import accounting_questions
 import command_line_questions
-import compressor_questions
 import mechanism_questions
 import opacus_questions
 import planning_questions
@@ -14,7 +13,6 @@ from answers import Questions
 ROOMS: dict[str, Questions] = {
     "accounting": accounting_questions.QUESTIONS,
     "command_line": command_line_questions.QUESTIONS,
-    "compressors": compressor_questions.QUESTIONS,
     "mechanisms": mechanism_questions.QUESTIONS,
     "opacus": opacus_questions.QUESTIONS,
     "planning": planning_questions.QUESTIONS,

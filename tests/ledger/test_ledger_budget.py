@@ -195,15 +195,6 @@ def test_other_files_are_refused_by_name(tmp_path: Path, path: Path) -> None:
         BudgetLedger(path, model="")
 
 
-def test_another_neighbouring_relation_is_refused(path: Path) -> None:
-    BudgetLedger(path, model="m").close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE about SET neighbouring_relation = 'add-remove'")
-    connection.close()
-    with pytest.raises(LedgerError, match="other neighbours"):
-        BudgetLedger(path, model="m")
-
-
 @pytest.mark.parametrize("cut", [0.3, 0.6])
 def test_a_damaged_file_gives_no_number(path: Path, cut: float) -> None:
     with BudgetLedger(path, model="m") as ledger:

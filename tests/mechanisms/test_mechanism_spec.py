@@ -5,21 +5,12 @@ import pickle
 
 import pytest
 
-from shuffle_plugins.mechanisms import available, get
-from shuffle_plugins.mechanisms.base import LocalRandomizer
+from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.spec import MAX_TEXT, MechanismSpec
 
 SPEC = MechanismSpec(
     name="l2-block", local_epsilon=2.1, radius=0.3, options=(("signs", 2), ("frame", "rotation"))
 )
-
-
-def _takes_vectors(name: str) -> bool:
-    return isinstance(get(name, local_epsilon=1.0, dim=1 if name == "binary-rr" else 4), LocalRandomizer)
-
-
-VECTORS = [name for name in available("vectors", "categories") if _takes_vectors(name)]
-CATEGORIES = sorted(set(available("vectors", "categories")) - set(VECTORS))
 
 
 def test_text_and_back() -> None:
@@ -59,16 +50,13 @@ def test_anything_else_is_refused(text: str) -> None:
         MechanismSpec.from_json(text)
 
 
-@pytest.mark.parametrize("name", CATEGORIES)
-def test_categories_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="vectors"):
-        MechanismSpec(name=name, local_epsilon=1.0).build(dim=8)
-
-
-def test_reports_that_cannot_be_shuffled_are_refused() -> None:
-    spec = MechanismSpec(name="l1-hadamard", local_epsilon=1.0, options=(("public_seed", 3),))
-    with pytest.raises(ValueError, match="shuffled"):
-        spec.build(dim=8)
+@pytest.mark.parametrize(
+    ("name", "options", "match"),
+    [("k-rr", (), "vectors"), ("l1-hadamard", (("public_seed", 3),), "cannot be shuffled")],
+)
+def test_what_cannot_be_agreed_on_is_refused(name, options, match) -> None:
+    with pytest.raises(ValueError, match=match):
+        MechanismSpec(name=name, local_epsilon=1.0, options=options).build(dim=8)
 
 
 @pytest.mark.parametrize("options", [(("no_such", 1),), (("signs", "two"),), (("signs", 10**400),)])

@@ -68,9 +68,7 @@ def rows(mechanism: PrivateSum, count: int = COHORT) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-@pytest.mark.parametrize(
-    "name", [*available(registry.Kind.VECTORS), *available(registry.Kind.SUMS), "signed-sum"]
-)
+@pytest.mark.parametrize("name", [*available(registry.Kind.SUMS), "signed-sum"])
 def test_a_row_that_is_not_finite_is_one_of_zeros(name: str, bad: float) -> None:
     """And nothing else in the round depends on it."""
     mechanism = built(name)
@@ -174,10 +172,8 @@ def test_sums_are_built_by_noise_or_by_their_fields() -> None:
 def test_a_sum_is_agreed_on_as_text(name: str) -> None:
     mechanism = built(name)
     spec = SumSpec(protocol=mechanism)
-    text = spec.to_json()
-    assert f'"clients":{COHORT}' in text
-    assert "cohort" not in text
-    again = spec_from_json(text)
+    assert f'"cohort":{COHORT}' in spec.to_json()
+    again = spec_from_json(spec.to_json())
     assert again == spec
     assert again.build(dim=mechanism.dim) == mechanism
     assert again.fingerprint(dim=mechanism.dim) == spec.fingerprint(dim=mechanism.dim)

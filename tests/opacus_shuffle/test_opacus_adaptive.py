@@ -194,7 +194,6 @@ def test_noise_of_a_longer_sum_is_that_of_theorem_1_of_andrew_et_al() -> None:
         ({"randomizer": "privunit", "local_epsilon": 4.0}, 0.5, 0.1),
         ({"randomizer": "linf-coordinate", "local_epsilon": 4.0}, 0.5, 10.0),
         ({"randomizer": "vector-sum", "noise_multiplier": 4.0}, 0.5, 0.1),
-        ({"randomizer": "multi-message", "noise_multiplier": 4.0}, 0.8, 0.1),
     ],
 )
 def test_the_radius_comes_to_leave_the_target_share_unclipped(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import io
 import json
 import logging
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import pytest
 import torch
 from opacus_shuffle import (
     Delivery,
+    PrivacyBudgetExceeded,
     PrivacyEngine,
     ShufflePrivacyError,
     SubsampledShufflePLDAccountant,
@@ -24,6 +28,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 from shuffle_plugins import cli
+from shuffle_plugins.accounting import Cover, DataAccess, Unit
 
 QUIET = dict.fromkeys(
     ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
@@ -79,7 +84,7 @@ def test_a_release_by_hand_is_recorded_before_it_is_written_and_happens_once(mak
 
 def test_a_part_of_a_poisson_round_is_not_released_by_hand(make_private: Any) -> None:
     engine, module, optimizer, _ = make_private(sampling="poisson")
-    optimizer.expect_batch(Delivery(rows=8, round=-1, part=0, parts=2))
+    optimizer.expect_batch(Delivery(rows=8, part=0, parts=2))
     backward(module, optimizer, (torch.randn(8, 6), torch.zeros(8).long()))
     optimizer.clip_and_accumulate()
     with pytest.raises(ShufflePrivacyError, match="not taken in as a whole"):
@@ -373,3 +378,222 @@ def test_progress_is_logged_at_most_every_few_seconds(
         "step 3 of 5, after 12 s",
         "step 5 of 5, after 24 s",
     ]
+
+
+@pytest.fixture(params=["rdp", "pld"])
+def method(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def trained(make_private: Any, train: Any, method: str, tmp_path: Any) -> Any:
+    engine, module, optimizer, loader = make_private(
+        engine=PrivacyEngine(accountant=f"subsampled_shuffle_{method}"), max_grad_norm=0.5
+    )
+    train(module, optimizer, loader)
+    path = tmp_path / "checkpoint.pt"
+    engine.save_checkpoint(path=path, module=module, optimizer=optimizer, checkpoint_dict={"epoch": 1})
+    return engine, module, optimizer, path
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_resumed_run_continues_the_history(
+    trained: Any, make_private: Any, train: Any, flat: Any, method: str, stream: bool
+) -> None:
+    engine, module, _, path = trained
+    path = io.BytesIO(path.read_bytes()) if stream else path
+    resumed = PrivacyEngine(accountant=f"subsampled_shuffle_{method}")
+    _, second, optimizer, loader = make_private(engine=resumed, max_grad_norm=0.5)
+    checkpoint = resumed.load_checkpoint(path=path, module=second, optimizer=optimizer)
+    assert checkpoint["epoch"] == 1
+    assert torch.equal(flat(second), flat(module))
+    assert resumed.get_epsilon_interval(1e-5) == engine.get_epsilon_interval(1e-5)
+    train(second, optimizer, loader)
+    assert len(resumed.accountant) == 10
+    assert len(resumed.accountant.history) == 1
+    assert len(engine.accountant) == 5
+
+
+def test_loading_cannot_forget_rounds_that_were_released(trained: Any, flat: Any) -> None:
+    engine, module, _, path = trained
+    engine.load_checkpoint(path=path, module=module)  # nothing recorded since: the same history
+    round_, steps = engine.accountant.core.history[-1]
+    engine.accountant.record(round_, num_steps=3)
+    before, weights = engine.get_epsilon(1e-5), flat(module)
+    with pytest.raises(ShufflePrivacyError, match="does not hold"):
+        engine.load_checkpoint(path=path, module=module)
+    assert engine.get_epsilon(1e-5) == before
+    assert len(engine.accountant) == steps + 3
+    assert torch.equal(flat(module), weights)
+
+
+def test_the_loaded_history_counts_against_the_budget(
+    trained: Any, make_private: Any, step: Any, method: str
+) -> None:
+    engine, _, _, path = trained
+    resumed = PrivacyEngine(accountant=f"subsampled_shuffle_{method}")
+    _, module, optimizer, loader = make_private(
+        engine=resumed, target_epsilon=engine.get_epsilon(1e-5), target_delta=1e-5
+    )
+    step(module, optimizer, next(iter(loader)))
+    resumed.load_checkpoint(path=path, module=module, optimizer=optimizer)
+    with pytest.raises(PrivacyBudgetExceeded):
+        step(module, optimizer, next(iter(loader)))
+
+
+@pytest.mark.parametrize("damage", ["history", "entry", "missing", "truncated", "other method"])
+def test_a_damaged_checkpoint_is_refused_before_anything_loads(
+    trained: Any, make_private: Any, flat: Any, method: str, damage: str
+) -> None:
+    path = trained[3]
+    checkpoint = torch.load(path, weights_only=True)
+    state = checkpoint["privacy_accountant_state_dict"]
+    if damage == "history":
+        state["core"] = "lost"
+    elif damage == "entry":
+        state["core"]["history"] = [(state["core"]["history"][0][0], -3)]
+    elif damage == "other method":
+        state["mechanism"] = f"subsampled_shuffle_{ {'rdp': 'pld', 'pld': 'rdp'}[method] }"
+    elif damage == "missing":
+        del checkpoint["privacy_accountant_state_dict"]
+    torch.save(checkpoint, path)
+    if damage == "truncated":
+        path.write_bytes(path.read_bytes()[:200])
+    engine, module, _, _ = make_private(engine=PrivacyEngine(accountant=f"subsampled_shuffle_{method}"))
+    weights = flat(module)
+    expected = RuntimeError if damage == "truncated" else ShufflePrivacyError
+    with pytest.raises(expected):
+        engine.load_checkpoint(path=path, module=module)
+    assert torch.equal(flat(module), weights)
+    assert len(engine.accountant) == 0
+
+
+# ---- a run that goes on otherwise than it began -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            {"local_epsilon": 3.0},
+            "with local_epsilon=2 .*linf-coordinate with local_epsilon=3",
+        ),
+        ({"batch_size": 4}, r"k=8, .*k=4,"),
+        (
+            {"randomizer": "vector-sum", "local_epsilon": None, "noise_multiplier": 5.0},
+            "the next are a sum with coins",
+        ),
+    ],
+)
+def test_other_rounds_than_the_checkpoints_are_told(
+    trained: Any, make_private: Any, method: str, options: dict[str, Any], told: str
+) -> None:
+    resumed = PrivacyEngine(accountant=f"subsampled_shuffle_{method}")
+    _, module, optimizer, _ = make_private(engine=resumed, max_grad_norm=0.5, **options)
+    with pytest.warns(UserWarning, match=f"does not go on.*{told}"):
+        resumed.load_checkpoint(path=trained[3], module=module, optimizer=optimizer)
+    assert len(resumed.accountant) == 5
+
+
+def test_a_target_that_was_dropped_is_told(make_private: Any, train: Any, tmp_path: Any) -> None:
+    target = {"target_epsilon": 9.0, "target_delta": 1e-5}
+    engine, module, optimizer, loader = make_private(**target)
+    train(module, optimizer, loader)
+    engine.save_checkpoint(path=tmp_path / "c.pt", module=module, optimizer=optimizer)
+    resumed, module, optimizer, _ = make_private()
+    with pytest.warns(UserWarning, match=r"stop at .* \(9\.0, 1e-05\), and no target is set now"):
+        resumed.load_checkpoint(path=tmp_path / "c.pt", module=module, optimizer=optimizer)
+    same, module, optimizer, _ = make_private(**target)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        same.load_checkpoint(path=tmp_path / "c.pt", module=module, optimizer=optimizer)
+
+
+def test_a_history_older_than_what_its_run_has_recorded_since_is_refused(
+    make_private: Any, step: Any
+) -> None:
+    engine, module, optimizer, loader = make_private()
+    batches = iter(loader)
+    step(module, optimizer, next(batches))
+    older = engine.accountant.state_dict()
+    step(module, optimizer, next(batches))
+    later = PrivacyEngine(accountant="subsampled_shuffle_rdp")
+    with pytest.raises(ShufflePrivacyError, match="by the run that was saved"):
+        later.accountant.load_state_dict(older)
+    later.accountant.load_state_dict(engine.accountant.state_dict())
+    assert len(later.accountant) == 2
+
+
+Privately = Callable[..., tuple[PrivacyEngine, nn.Module, Any, Any]]
+
+
+def test_a_run_is_stated_with_its_trust_its_clipping_and_its_budget(
+    make_private: Privately, train: Callable[..., int]
+) -> None:
+    engine, *objects = make_private(target_epsilon=9.0, target_delta=1e-5, randomness=None)
+    nothing = engine.statement()
+    assert "nothing recorded" in str(nothing)
+    assert nothing.guarantees[0].delta == 1e-5  # the plan's
+    assert train(*objects) == 5
+    found = engine.statement(delta=1e-6)
+    (only,) = found.guarantees  # reports never leave the process: nobody sees them with names
+    assert (only.adversary, only.epsilon) == ("model-observer", engine.get_epsilon_interval(1e-6))
+    assert (found.unit, found.num_rounds) == (Unit.RECORD, 5)
+    assert "sees every record and is trusted with all of them" in found.trust[0]
+    assert found.clipping == (
+        "every sample's gradient over all 53 trained parameters is clipped, as a whole to the linf ball of "
+        "radius 1"
+    )
+    assert (found.target.epsilon, found.target.delta, found.target.exceeded) == (9.0, 1e-5, False)
+    assert found.target.spent == engine.get_epsilon(1e-5)
+    assert found.warnings == ()
+    assert "client" not in str(found)
+    assert "taken for one record: rows that repeat one are seen only where" in found.trust[-1]
+    assert {"torch", "opacus"} <= dict(found.versions).keys()
+    with pytest.raises(ValueError, match="delta"):
+        engine.statement(delta=2.0)
+
+
+def test_an_engine_without_a_run_knows_neither_delta_nor_clipping() -> None:
+    engine = PrivacyEngine()
+    with pytest.raises(ShufflePrivacyError, match="nothing is planned yet"):
+        engine.statement()
+    assert engine.statement(delta=1e-5).clipping.startswith("unknown")
+
+
+def test_seeds_void_it_and_clipping_is_described_as_it_is(make_private: Privately) -> None:
+    engine, *_ = make_private(clipping="per_layer", max_grad_norm=[1.0, 2.0, 0.5, 0.5])
+    found = engine.statement()
+    assert "SeededRandomness was used" in found.warnings[0]
+    assert "each parameter's part by itself" in found.clipping
+    make_private(engine=engine, clipping="adaptive", randomness=None)
+    found = engine.statement()
+    assert "SeededRandomness was used" in found.warnings[0]  # of an earlier run, whose rounds are in ε
+    assert "which moves with a private number" in found.clipping
+    told = DataAccess(
+        what="accuracy on the training set", cover=Cover.NOT_COVERED, detail="printed every epoch"
+    )
+    accesses = engine.statement(accesses=[told]).accesses
+    assert told in accesses
+    assert all(each.cover is not Cover.UNKNOWN for each in accesses)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_stated_by_the_command_line(
+    make_private: Privately, train: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine, module, optimizer, loader = make_private(target_epsilon=9.0, target_delta=1e-5)
+    train(module, optimizer, loader)
+    path = tmp_path / "checkpoint.pt"
+    engine.save_checkpoint(path=path, module=module, optimizer=optimizer)
+    assert cli.main(["statement", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["unit"]["name"] == "record"
+    assert found["guarantees"][0]["upper"] == engine.get_epsilon(1e-5)
+    assert found["budget"]["epsilon"] == 9.0
+    resumed, module, optimizer, _ = make_private()
+    resumed.load_checkpoint(path=path, module=module, optimizer=optimizer)
+    assert any("taken over from a checkpoint" in warning for warning in resumed.statement().warnings)
+    path.write_bytes(path.read_bytes()[:200])
+    assert cli.main(["statement", str(path)]) == 2
+    assert "cannot be read by torch.load" in capsys.readouterr().err

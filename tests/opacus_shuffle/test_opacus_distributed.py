@@ -164,7 +164,7 @@ def refusals() -> dict[str, Any]:
             optimizer._hooks = ()
         if case == "chunk with nan on rank 0" and distributed.get_rank() == 0:
             optimizer.begin_iteration()
-            optimizer.expect_batch(Delivery(rows=len(x), round=-1, part=0, parts=2))
+            optimizer.expect_batch(Delivery(rows=len(x), part=0, parts=2))
             x = x * math.nan
         try:
             step(module, optimizer, (x, index))
@@ -172,7 +172,7 @@ def refusals() -> dict[str, Any]:
         except Exception as error:
             errors.append(f"{type(error).__name__}: {error}")
         if case == "chunk with nan on rank 0" and distributed.get_rank() == 0:
-            optimizer.expect_batch(Delivery(rows=2, round=-1, part=1, parts=2))
+            optimizer.expect_batch(Delivery(rows=2, part=1, parts=2))
             step(module, optimizer, (torch.randn(2, 6), torch.tensor([0, 1])))
         optimizer._hooks = hooks
     after = torch.cat([p.detach().flatten() for p in module.parameters()])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import math
 import warnings
@@ -8,12 +9,14 @@ from itertools import chain, islice
 from typing import Any
 
 import numpy as np
+import opacus
+import opacus_shuffle
 import pytest
 import torch
 from opacus import GradSampleModule
-from opacus.data_loader import DPDataLoader
+from opacus.data_loader import CollateFnWithEmpty, DPDataLoader, wrap_collate_with_empty
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
-from opacus.optimizers import DPPerLayerOptimizer
+from opacus.optimizers import DPOptimizer, DPPerLayerOptimizer
 from opacus.schedulers import ExponentialGradClip
 from opacus_shuffle import (
     FixedSizeSampler,
@@ -22,6 +25,7 @@ from opacus_shuffle import (
     PrivacyEngine,
     ShufflePrivacyError,
 )
+from opacus_shuffle.engine import OpacusArguments
 from opacus_shuffle.sums import ClippedBall
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
@@ -448,9 +452,15 @@ def test_a_target_that_large_local_deltas_leave_unused_is_told(calibrated: Any) 
         calibrated(randomizer=functools.partial(Gaussian, local_delta=1e-12), **asked)
 
 
-def test_a_target_that_the_largest_local_epsilon_does_not_use_up_is_told(calibrated: Any) -> None:
-    with pytest.warns(UserWarning, match=r"target_epsilon=1000 is not used up: with local_epsilon=20"):
-        calibrated(target_epsilon=1000.0, epochs=1)
+@pytest.mark.parametrize(
+    ("randomizer", "target", "said"),
+    [("linf-coordinate", 1000.0, "local_epsilon=20"), ("vector-sum", 1e5, "noise_multiplier=0.25")],
+)
+def test_a_target_that_the_least_noise_does_not_use_up_is_told(
+    calibrated: Any, randomizer: str, target: float, said: str
+) -> None:
+    with pytest.warns(UserWarning, match=rf"target_epsilon={target:g} is not used up: with {said}"):
+        calibrated(randomizer=randomizer, target_epsilon=target, epochs=1)
 
 
 def test_parameters_of_another_model_are_refused(make_model: Any, dataset: Any) -> None:
@@ -573,10 +583,17 @@ def test_training_stops_before_the_budget_is_exceeded(
 # ---- calibration -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
-@pytest.mark.parametrize("randomizer", ["linf-coordinate", "privunit", "privunit-g-seed"])
+@pytest.mark.parametrize(
+    ("randomizer", "sampling"),
+    [
+        ("linf-coordinate", "poisson"),
+        ("privunit", "without-replacement"),
+        ("privunit-g-seed", "poisson"),
+        ("vector-sum", None),
+    ],
+)
 def test_the_calibrated_run_ends_just_below_its_target(
-    calibrated: Any, train: Any, sampling: str, randomizer: str
+    calibrated: Any, train: Any, sampling: str | None, randomizer: str
 ) -> None:
     engine, module, optimizer, loader = calibrated(epochs=2, sampling=sampling, randomizer=randomizer)
     assert train(module, optimizer, loader, epochs=2) == 10
@@ -604,3 +621,47 @@ def test_calibration_is_the_core_functions_and_says_what_it_chose(
     assert optimizer.local_epsilon == expected
     assert f"local_epsilon={expected:.6g}" in caplog.text
     assert "13 steps" in caplog.text
+
+
+def test_the_engine_has_no_state_of_its_own_but_these() -> None:
+    with pytest.warns(UserWarning, match="Secure RNG"):
+        engine = opacus.PrivacyEngine()
+    assert set(vars(engine)) == {"accountant", "secure_mode", "secure_rng", "dataset"}
+
+
+def test_the_optimizer_has_no_state_of_its_own_but_this() -> None:
+    module = nn.Linear(2, 1)
+    optimizer = DPOptimizer(
+        torch.optim.SGD(module.parameters(), lr=0.1),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        expected_batch_size=2,
+    )
+    assert set(vars(optimizer)) == {
+        "original_optimizer",
+        "noise_multiplier",
+        "max_grad_norm",
+        "loss_reduction",
+        "expected_batch_size",
+        "step_hook",
+        "generator",
+        "secure_mode",
+        "_step_skip_queue",
+        "_is_last_step_skipped",
+    }
+
+
+def test_the_collate_wrapper_learns_from_its_first_batch() -> None:
+    collate = wrap_collate_with_empty(collate_fn=torch.stack)
+    assert isinstance(collate, CollateFnWithEmpty)
+    collate([torch.zeros(3)])
+    assert collate([]).shape == (0, 3)
+
+
+def test_our_keywords_are_opacus_own_where_they_mean_the_same() -> None:
+    theirs = inspect.signature(opacus.PrivacyEngine.make_private).parameters
+    ours = inspect.signature(opacus_shuffle.PrivacyEngine.make_private).parameters
+    assert set(theirs) - set(ours) - set(OpacusArguments.__annotations__) == {"kwargs"}
+    named = {name: p for name, p in ours.items() if name not in ("self", "opacus_own")}
+    assert len(named) < 18
+    assert all(p.kind is inspect.Parameter.KEYWORD_ONLY for p in named.values())

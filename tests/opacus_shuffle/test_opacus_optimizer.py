@@ -184,7 +184,7 @@ def test_leftovers_of_a_broken_off_iteration_do_not_meet_the_next_cohort(
     engine, module, optimizer, loader = make_private(loader=given, randomizer=transparent, sampling=sampling)
     with BatchMemoryManager(data_loader=loader, max_physical_batch_size=6, optimizer=optimizer) as split:
         step(module, optimizer, next(iter(split)))
-    assert optimizer._received > 0
+    assert optimizer._under_way.received > 0
     transparent.batches.clear()
     with BatchMemoryManager(data_loader=loader, max_physical_batch_size=6, optimizer=optimizer) as split:
         released = []
@@ -362,7 +362,7 @@ def test_without_a_sampler_every_step_is_refused(flat: Any) -> None:
     module = GradSampleModule(nn.Linear(6, 3))
     optimizer = wrap(module, announce=False)
     backward(module, torch.randn(8, 6))
-    refused(optimizer, module, flat, ShufflePrivacyError, "no sampler is attached")
+    refused(optimizer, module, flat, ShufflePrivacyError, "call sampler.attach")
 
 
 def test_a_sampler_of_other_rounds_is_refused() -> None:

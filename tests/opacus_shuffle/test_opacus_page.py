@@ -1,17 +1,26 @@
-"""What docs/guides/opacus.md prints is what examples/opacus_mnist.py runs."""
+"""What docs/guides/opacus.md prints runs, and has the numbers that it says."""
 
 from __future__ import annotations
 
 import ast
+import json
 import math
+import os
 import re
+import warnings
+from collections import defaultdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
+import pytest
+import torch
 from opacus.accountants import PRVAccountant
-from opacus_shuffle import SubsampledShufflePLDAccountant
+from opacus_shuffle import PrivacyEngine, ShufflePrivacyError, SubsampledShufflePLDAccountant
 from scipy.stats import binom
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from shuffle_plugins.mechanisms import BinaryRandomizedResponse
 from shuffle_plugins.protocols import VectorSum
@@ -95,3 +104,173 @@ def test_the_printed_table_is_both_recipes() -> None:
         for r in both
     ]
     assert row("`lr`") == [f"{r['learning_rate']:g}, {r['momentum']:g}, {r['max_grad_norm']:g}" for r in both]
+
+
+@pytest.mark.slow
+def test_the_page_on_resuming_does_what_it_says(dataset: Any, make_model: Any, tmp_path: Any) -> None:
+    section = PAGE.split("## Resume")[1]
+    code = section.split("```python\n")[1].split("```")[0]
+
+    def start() -> dict[str, Any]:
+        model = make_model()
+        return {
+            "PrivacyEngine": PrivacyEngine,
+            "model": model,
+            "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+            "loader": DataLoader(dataset, batch_size=8),
+            "criterion": nn.CrossEntropyLoss(),
+            "path": tmp_path / "run.pt",
+            "resume": False,
+        }
+
+    def run(names: dict[str, Any], code: str) -> dict[str, Any]:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="this run does not go on")
+            exec(code, names)
+        return names
+
+    whole = run(start(), code)
+    assert len(whole["engine"].accountant) == 10 * 5
+    stopped = run(start(), code.replace("range(done, 10)", "range(done, 4)"))
+    assert len(stopped["engine"].accountant) == 4 * 5
+    resumed = run({**start(), "resume": True}, code)
+    assert len(resumed["engine"].accountant) == 10 * 5
+    assert resumed["engine"].accountant.history == whole["engine"].accountant.history
+    assert 0.99 * 2.93 < resumed["engine"].get_epsilon(1e-5) <= 2.93
+
+
+def recipe(heading: str) -> str:
+    """The Python block under a heading of the guide."""
+    found = re.search(rf"^#+ {re.escape(heading)}$.*?^```python\n(.*?)^```$", PAGE, re.M | re.S)
+    assert found is not None, f"docs/guides/opacus.md has no recipe under {heading!r}"
+    return found.group(1)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Runs a recipe in a folder of its own, without a network."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(os.environ, "HF_HUB_OFFLINE", "1")
+
+    def execute(heading: str) -> dict[str, Any]:
+        names: dict[str, Any] = {"__name__": "recipe"}
+        exec(compile(recipe(heading), heading, "exec"), names)
+        return names
+
+    return execute
+
+
+@pytest.mark.slow
+def test_lightning(run: Any) -> None:
+    lightning = pytest.importorskip("lightning")
+    from opacus_shuffle import ShufflePrivacyError
+
+    names = run("With Lightning")
+    assert len(names["engine"].accountant) == names["EPOCHS"] * len(names["loader"])
+    assert names["engine"].get_epsilon(1e-5) <= names["TARGET_EPSILON"]
+    assert names["accuracy"] > 0.6  # 0.1 is chance
+    # The loader that the engine was given draws otherwise than is accounted for.
+    trainer = lightning.Trainer(max_epochs=1, logger=False, enable_checkpointing=False, barebones=True)
+    with pytest.raises(ShufflePrivacyError, match="make_private"):
+        trainer.fit(names["LitClassifier"](names["model"], names["optimizer"]), names["plain_loader"])
+
+
+@pytest.mark.slow
+def test_transformers(run: Any) -> None:
+    pytest.importorskip("transformers")
+    names = run("With Transformers")
+    assert len(names["engine"].accountant) == names["EPOCHS"] * len(names["loader"])
+    assert names["engine"].get_epsilon(1e-5) <= names["TARGET_EPSILON"]
+    assert math.isfinite(names["loss"].item())
+
+
+TARGET = {"target_epsilon": 3.0, "target_delta": 1e-5}
+
+
+def records(count: int) -> TensorDataset:
+    """Three kinds of rows of length one that a linear model can tell apart."""
+    coins = torch.Generator().manual_seed(0)
+    labels = torch.arange(count) % 3
+    rows = torch.eye(12)[labels] + 0.2 * torch.randn(count, 12, generator=coins)
+    return TensorDataset(nn.functional.normalize(rows, dim=1), labels)
+
+
+def test_the_kind_of_model_and_the_numbers_come_from_the_objects() -> None:
+    frozen = nn.Sequential(nn.Linear(8, 12).requires_grad_(False), nn.ReLU(), nn.Linear(12, 3))
+    one = PrivacyEngine().training_recipe(module=frozen, dataset=records(500), num_steps=50, **TARGET)
+    assert (one.model, one.dim, one.population, one.cohort) == ("linear", 39, 500, 50)
+    assert (one.mechanism, one.target_epsilon, one.delta) == ("privunit", 3.0, 1e-5)
+    network = nn.Sequential(nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, 3))
+    two = PrivacyEngine().training_recipe(
+        module=network, dataset=records(500), num_steps=50, batch_size=100, **TARGET
+    )
+    assert (two.model, two.dim, two.cohort) == ("network", 67, 100)
+
+
+def test_a_data_set_of_unknown_length_is_refused() -> None:
+    class Stream(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            yield torch.zeros(12), 0
+
+    with pytest.raises(ShufflePrivacyError, match="with a length"):
+        PrivacyEngine().training_recipe(module=nn.Linear(12, 3), dataset=Stream(), **TARGET)
+    with pytest.raises(ValueError, match=r"^target_delta must be"):
+        PrivacyEngine().training_recipe(
+            module=nn.Linear(12, 3), dataset=records(500), **{**TARGET, "target_delta": 1.0}
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("randomizer", ["privunit", "vector-sum"])
+def test_the_engine_solves_for_the_same_noise_as_the_recipe(randomizer: str) -> None:
+    engine, model = PrivacyEngine(), nn.Linear(12, 3, bias=False)
+    train = records(2_000)
+    recipe = engine.training_recipe(module=model, dataset=train, randomizer=randomizer, **TARGET)
+    _, optimizer, _ = engine.make_private_with_epsilon(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=recipe.learning_rate),
+        data_loader=DataLoader(train, batch_size=recipe.cohort),
+        randomizer=recipe.mechanism,
+        num_steps=recipe.num_steps,
+        max_grad_norm=recipe.max_grad_norm,
+        **TARGET,
+    )
+    for name in ("local_epsilon", "noise_multiplier"):
+        if getattr(recipe, name) is not None:
+            assert getattr(optimizer, name) == pytest.approx(getattr(recipe, name), rel=1e-3)
+
+
+def frontier() -> dict[str, float]:
+    """Accuracy of the tuned linear models, by the beginning of their row."""
+    runs = json.loads((ROOT / "examples" / "frontier" / "results.json").read_text())["runs"]
+    arms, titles = (
+        {"sum": "vector-sum", "one report": "privunit"},
+        {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"},
+    )
+    found: dict[str, list[float]] = defaultdict(list)
+    for run in runs:
+        if run["data"] in titles and run["arm"] in arms and run["target_epsilon"] in ("1", "3"):
+            row = f"| {titles[run['data']]}, linear | `{arms[run['arm']]}` | {run['target_epsilon']} | "
+            found[row].append(100 * run["accuracy"])
+    return {row: fmean(accuracies) for row, accuracies in found.items()}
+
+
+def test_the_table_is_what_was_measured() -> None:
+    told = json.loads((ROOT / "examples" / "results" / "untuned.json").read_text())
+    part = PAGE.split("## Without tuning")[1].split("\n## ")[0]
+    titles = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "digits": "scikit-learn's digits"}
+    found: dict[str, list[float]] = defaultdict(list)
+    for each in told:
+        assert each["epsilon_certified"] <= each["target_epsilon"]
+        setting = f"`{each['randomizer']}` | {each['target_epsilon']:g}"
+        found[f"| {titles[each['data']]}, {each['model']} | {setting} | "].append(100 * each["accuracy"])
+    assert len(found) >= 4
+    tuned = frontier()
+    for start, accuracies in found.items():
+        runs = "" if len(accuracies) == 1 else f" ({len(accuracies)} runs)"
+        row = f"{start}**{fmean(accuracies):.1f} %**{runs} |"
+        assert row in part
+        if start in tuned:
+            assert f"{row} {tuned[start]:.1f} % |" in part
+            assert fmean(accuracies) > tuned[start] - 2, "what the page promises"
+    assert tuned.keys() <= found.keys()

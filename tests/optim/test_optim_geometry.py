@@ -12,10 +12,8 @@ from shuffle_plugins.optim import (
     GD,
     SGD,
     Ball,
-    Box,
     CohortSGD,
     L1Ball,
-    Local,
     OneMessage,
     Problem,
     SelfSampledSGD,
@@ -24,9 +22,8 @@ from shuffle_plugins.optim import (
     bounds,
     logistic_regression,
     minimize,
-    support_vector_machine,
 )
-from shuffle_plugins.optim.oracles import GradientTarget, Participation
+from shuffle_plugins.optim.oracles import Participation
 from shuffle_plugins.randomness import SeededRandomness
 
 F64 = torch.float64
@@ -58,50 +55,6 @@ def least_loss(problem, data):
 
 
 # -- geometry ---------------------------------------------------------------------------------------------
-
-
-@first_fast(
-    ("norm", "domain", "length", "mechanism"),
-    [("l2", Ball, 1, "privunit-g"), ("linf", L1Ball, 4, "linf-block"), ("l1", Box, 1, "l1-hadamard")],
-    fast=2,
-)
-def test_a_geometry_has_its_domain_and_mechanism(norm, domain, length, mechanism):
-    for build in (logistic_regression, support_vector_machine):
-        problem = build(features=16, norm=norm, radius=3.0)
-        assert isinstance(problem.domain, domain)
-        assert problem.gradient_length == length
-    target = GradientTarget(dim=16, radius=1.0, norm=problem.norm, **BUDGET)
-    part = Participation(sampling=Sampling.WITHOUT_REPLACEMENT, population=500, cohort=100, num_steps=4)
-    assert mechanism in str(OneMessage().open(part, target))
-    assert mechanism in str(Local().open(part, target))
-
-
-@first_fast(
-    ("norm", "model"),
-    [
-        ("linf", OneMessage()),
-        ("l1", OneMessage()),
-        ("linf", OneMessage(mechanism="privunit-g")),  # in the ℓ2 ball around the ℓ∞ ball
-        ("linf", VectorSums(overhead=0.2)),
-        ("l1", OneMessage(mechanism="laplace")),
-    ],
-    fast=1,
-)
-def test_means_of_every_geometry_are_clipped_unbiased_and_as_noisy_as_said(norm, model):
-    problem = logistic_regression(features=3, norm=norm, feature_bound=2.0)
-    target = GradientTarget(dim=3, radius=2.0, norm=problem.norm, **BUDGET)
-    part = Participation(sampling=Sampling.WITHOUT_REPLACEMENT, population=400, cohort=40, num_steps=5)
-    oracle = model.open(part, target)
-    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(1), dtype=F64) / 2
-    x[0] = torch.tensor([30.0, -15.0, 0])
-    clipped = x * (2 / torch.linalg.vector_norm(x, ord=ORDERS[norm], dim=1, keepdim=True).clamp(min=2))
-    randomness = SeededRandomness(2)
-    draws = torch.stack([oracle.mean(x, randomness=randomness) for _ in range(400)])
-    away = draws - clipped.mean(0)
-    assert (away.mean(0).norm() ** 2) < 16 * oracle.noise / 400
-    assert 0.3 * oracle.noise < float(away.square().sum(1).mean()) < 1.25 * oracle.noise
-    with pytest.raises(ValueError, match="nothing was released"):
-        oracle.mean(x * math.nan, randomness=randomness)
 
 
 @first_fast(

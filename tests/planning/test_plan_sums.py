@@ -4,9 +4,10 @@ from functools import partial
 
 import pytest
 import torch
+from histories import accountant_of
 from scipy import stats
 
-from shuffle_plugins.accounting import Adversary, ShuffleAccountant
+from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.planning import plan_sums
 from shuffle_plugins.planning.errors import gaussian_mse
 from shuffle_plugins.planning.plans import DrawnBy, SumPlan
@@ -50,8 +51,7 @@ def test_a_row_is_the_protocols_own_answer(found: SumPlan) -> None:
     server, clients, _ = found.rows
     share = K / N
     secret = VectorSum.with_noise(dim=DIM, cohort=N, noise_multiplier=clients.noise_multiplier)
-    accountant = ShuffleAccountant()
-    accountant.step(secret.round(participation=share, adversary=found.adversary), num_steps=T)
+    accountant = accountant_of((secret.round(participation=share, adversary=found.adversary), T))
     assert clients.epsilon == accountant.epsilon(DELTA)
     total = sum(
         secret.randomize_sum(torch.zeros(N, DIM), randomness=SeededRandomness(seed)).square().sum().item()
@@ -102,8 +102,9 @@ def test_the_noise_of_mnist_is_that_of_the_proofs_table() -> None:
     assert (server.charged_steps, again.charged_steps) == (48, 300)
     assert server.noise_multiplier > 5 * clients.noise_multiplier
     sum_of_2_32 = VectorSum.with_noise(dim=6_130, cohort=60_000, noise_multiplier=4.15)
-    accountant = ShuffleAccountant()
-    accountant.step(sum_of_2_32.round(participation=4096 / 60_000, adversary=Adversary.SERVER), num_steps=300)
+    accountant = accountant_of(
+        (sum_of_2_32.round(participation=4096 / 60_000, adversary=Adversary.SERVER), 300)
+    )
     assert accountant.epsilon(1e-5).upper == pytest.approx(2.32, abs=0.02)
 
 

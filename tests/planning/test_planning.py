@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from histories import accountant_of, shuffled
 from thinning import first_fast
 
 from shuffle_plugins.accounting import (
@@ -17,7 +18,6 @@ from shuffle_plugins.accounting import (
     EpsilonInterval,
     Sampling,
     ShuffleAccountant,
-    ShuffleRound,
     calibrate_local_epsilon,
 )
 from shuffle_plugins.mechanisms import registry
@@ -40,20 +40,9 @@ def searched() -> Plan:
 
 
 def recomputed(row: PlanRow, found: Plan) -> ShuffleAccountant:
-    accountant = ShuffleAccountant(method=found.method)
-    blanket = registry.blanket(row.mechanism, local_epsilon=row.local_epsilon, dim=found.dim)
-    shuffle_round = ShuffleRound(
-        local_epsilon=row.local_epsilon,
-        population=found.population,
-        cohort=row.cohort,
-        sampling=found.sampling,
-        adversary=found.adversary,
-        mechanism=row.mechanism,
-        blanket=blanket,
-        channel_fixed=True,
-    )
-    accountant.step(shuffle_round, num_steps=row.num_steps)
-    return accountant
+    who = {"sampling": found.sampling, "adversary": found.adversary, "mechanism": row.mechanism}
+    again = shuffled(row.local_epsilon, found.population, row.cohort, dim=found.dim, **who)
+    return accountant_of((again, row.num_steps), method=found.method)
 
 
 # -- the answer ---------------------------------------------------------------------------------------------
@@ -277,21 +266,6 @@ def test_the_gaussian_baseline_spends_exactly_its_delta(target: float, delta: fl
     assert gaussian_mse(target_epsilon=target, delta=delta, sensitivity=3.0, dim=5) == pytest.approx(
         45 * sigma**2
     )
-
-
-# -- its solver ---------------------------------------------------------------------------------------------
-
-
-def test_the_solver_agrees_with_calibration() -> None:
-    factory = partial(registry.blanket, "privunit", dim=DIM)
-    given = {"target_epsilon": 0.5, "delta": DELTA, "population": N, "cohort": 90, "num_steps": 7}
-    slow = calibrate_local_epsilon(
-        mechanism="privunit",
-        blanket_factory=lambda e0: factory(local_epsilon=e0),
-        **given,  # type: ignore[arg-type]
-    )
-    fast = planned(cohorts=(90,), num_steps=7).best.local_epsilon
-    assert fast == pytest.approx(slow, rel=2 * PRECISION)
 
 
 # -- around it ----------------------------------------------------------------------------------------------

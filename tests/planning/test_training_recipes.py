@@ -3,9 +3,10 @@
 import math
 
 import pytest
+from histories import accountant_of, shuffled
 from thinning import first_fast
 
-from shuffle_plugins.accounting import PrivacyTarget, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting import PrivacyTarget
 from shuffle_plugins.mechanisms import get, registry
 from shuffle_plugins.planning import TrainingRecipe, expected_noise, training_recipe
 
@@ -32,16 +33,9 @@ def moved_by_noise(recipe: TrainingRecipe, noise: float) -> float:
 def test_all_steps_stay_within_the_target(reports: TrainingRecipe) -> None:
     assert (reports.cohort, reports.num_steps) == (200, 200)
     assert reports.local_epsilon is not None
-    accountant = ShuffleAccountant()
-    step = ShuffleRound(
-        local_epsilon=reports.local_epsilon,
-        population=2_000,
-        cohort=reports.cohort,
-        mechanism=reports.mechanism,
-        blanket=registry.blanket(reports.mechanism, local_epsilon=reports.local_epsilon, dim=60),
-    )
-    accountant.step(step, num_steps=reports.num_steps)
-    assert 0.97 * 2.0 < accountant.epsilon(1e-5).upper <= 2.0
+    who = {"mechanism": reports.mechanism, "dim": 60, "channel_fixed": False}
+    step = shuffled(reports.local_epsilon, 2_000, reports.cohort, **who)
+    assert 0.97 * 2.0 < accountant_of((step, reports.num_steps)).epsilon(1e-5).upper <= 2.0
     assert reports.epsilon.upper <= 2.0
 
 

@@ -4,10 +4,8 @@ import pytest
 
 from shuffle_plugins.protocols import (
     BallSum,
-    BinarySum,
     CountedUnary,
     FrequencyEstimation,
-    ScalarSum,
     SplitSum,
     TargetUnreachable,
     VectorSum,
@@ -40,27 +38,10 @@ def test_a_wrong_argument_is_named(kind, own, changes):
         kind.calibrated(**({"cohort": 200, "epsilon": 1.0, "delta": 1e-6} | own | changes))
 
 
-@pytest.mark.parametrize("kind", [VectorSum, BallSum])
-@pytest.mark.parametrize("changes", [{"overhead": 0}, {"honest_fraction": "0.5"}, {"cohort": 1}])
-def test_so_it_is_with_noise(kind, changes):
-    with pytest.raises(ValueError, match=f"^{next(iter(changes))} must be"):
-        kind.with_noise(**({"dim": 3, "cohort": 200, "noise_multiplier": 1.0} | changes))
-
-
 @pytest.mark.parametrize(("kind", "own"), KINDS[:2])
 def test_a_target_that_no_coins_or_shares_keep_is_out_of_reach(kind, own):
     with pytest.raises(TargetUnreachable, match=r"larger (ε or )?δ"):
         kind.calibrated(cohort=200, epsilon=1.0, delta=1e-300, **own)
-
-
-def test_rounds_name_the_population():
-    for protocol in (
-        ScalarSum(cohort=20, levels=1, coins=40),
-        SplitSum(cohort=20, levels=1, noise_epsilon=1.0, shares=4),
-        BinarySum(dim=2, cohort=20, budget=4.0, samples=2),
-    ):
-        with pytest.raises(ValueError, match="population must be"):
-            protocol.round(population=10)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from accounted import accounted
 from thinning import first_fast
 from torch import Tensor
 
@@ -110,7 +111,7 @@ def test_messages_and_reports_are_the_same_sum(protocol: Any, data: Tensor, trut
     reports = protocol.randomize(data, randomness=SeededRandomness(8))
     batches = protocol.messages(reports)
     assert {len(batch) for batch in batches} == {protocol.messages_per_client}
-    assert {batch.bits_per_report for batch in batches} == {protocol.bits_per_message}
+    assert {batch.bits_per_report for batch in batches} == {protocol.message_layout.bits}
     shuffled = Reports.from_bytes(InMemoryShuffler().shuffle(batches).to_bytes())
     parts = protocol.total(reports.narrow(0, 11)) + protocol.total(reports.narrow(11, CLIENTS))
     expected = estimated(protocol, protocol.total(reports), reports=CLIENTS)
@@ -176,9 +177,11 @@ def test_sampled_steps_with_dishonest_clients_spend_their_target(
 ) -> None:
     asked = {"cohort": 500, "epsilon": 1.0, "delta": 1e-6, "num_steps": 10, "population": 5_000}
     protocol = calibrated(**asked, **own, honest_fraction=0.8)
-    accountant = ShuffleAccountant()
-    accountant.step(protocol.round(population=5_000), num_steps=10)
-    assert 0.97 < accountant.epsilon(1e-6, lower=False).upper <= 1.0
+    assert (
+        0.97
+        < accounted(protocol.round(population=5_000), num_steps=10).epsilon(1e-6, lower=False).upper
+        <= 1.0
+    )
     everybody = calibrated(**asked, **own)
     assert protocol.worst_variance > 1.1 * everybody.worst_variance
     if not isinstance(protocol, SplitSum):  # fewer reports than planned cost more

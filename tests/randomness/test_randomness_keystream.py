@@ -1,6 +1,7 @@
-"""The keystream against ChaCha20 written out in numpy, and against the published test vectors."""
+"""The keystream against ChaCha20 written out in numpy and the published test vectors; where kernels run."""
 
 import copy
+import importlib.util
 import pickle
 import struct
 
@@ -8,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from shuffle_plugins.randomness import SecureRandomness, SeededRandomness
-from shuffle_plugins.randomness.chacha import Cursor, Keystream
+from shuffle_plugins.randomness import Keystream, SecureRandomness, SeededRandomness
+from shuffle_plugins.randomness import chacha as devices
+from shuffle_plugins.randomness.chacha import Cursor, runs_kernels
 
 KEY = bytes(range(32))
 CARRY = 1 << 32
@@ -81,15 +83,6 @@ def test_refinements_come_from_the_next_nonce():
     assert Keystream(KEY, 7).refinements(torch.tensor(indices)).tolist() == expected
 
 
-@pytest.mark.parametrize(
-    ("key", "nonce", "said"),
-    [(bytes(31), 0, "32 bytes"), (bytearray(32), 0, "32 bytes"), (KEY, -1, "nonce"), (KEY, 1 << 64, "nonce")],
-)
-def test_keys_and_nonces_have_their_sizes(key, nonce, said):
-    with pytest.raises(ValueError, match=said):
-        Keystream(key, nonce)
-
-
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_a_keystream_is_not_copied(duplicate):
     with pytest.raises(TypeError, match="repeat its words"):
@@ -118,3 +111,67 @@ def test_draws_land_on_the_device_asked_for():
     assert source.uniform(3, device=meta).device == meta
     assert source.normal(3, device=meta).device == meta
     assert source.words(1, device=torch.device("cpu")).device.type == "cpu"
+
+
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton is not installed"
+)
+
+
+@pytest.fixture
+def self_test(monkeypatch):
+    """The self-test of cuda:0 with another maker of words."""
+
+    def run(words):
+        from shuffle_plugins.randomness import triton_chacha
+
+        monkeypatch.setattr(triton_chacha, "keystream_words", words)
+        return devices._passes_self_test.__wrapped__(0)
+
+    return run
+
+
+def keystream_of(state):
+    key_and_nonce = struct.pack("<10i", *state)
+    return Keystream(key_and_nonce[:32], nonce=int.from_bytes(key_and_nonce[32:], "little"))
+
+
+def on_cpu(state, start, count, *, device):
+    assert device == torch.device("cuda", 0)
+    return keystream_of(state).words(start, count)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta", torch.device("cpu"), torch.device("meta")])
+def test_only_cuda_devices_run_kernels(device):
+    assert not runs_kernels(device)
+
+
+@needs_triton
+def test_a_device_with_the_right_words_passes(self_test):
+    assert self_test(on_cpu)
+
+
+@needs_triton
+def test_a_device_with_other_words_is_refused(self_test):
+    def wrong(state, start, count, *, device):
+        words = keystream_of(state).words(start, count)
+        words[-1] ^= 1 << 40
+        return words
+
+    with pytest.raises(RuntimeError, match="fails the self-test"):
+        self_test(wrong)
+
+
+@needs_triton
+def test_a_device_that_cannot_compile_is_left_aside(self_test):
+    def broken(state, start, count, *, device):
+        raise OSError("no compiler")
+
+    with pytest.warns(UserWarning, match=r"no compiler.*CPU"):
+        assert not self_test(broken)
+
+
+def test_without_triton_words_come_from_the_cpu(monkeypatch):
+    monkeypatch.setattr(devices.importlib.util, "find_spec", lambda name: None)
+    with pytest.warns(UserWarning, match=r"shuffle-plugins\[gpu\]"):
+        assert not devices._passes_self_test.__wrapped__(0)

@@ -198,16 +198,16 @@ def test_statements_that_differ_in_anything_differ(parties: SumParties) -> None:
     ]
     digests = [aggregation_digest(**{**request, **other}) for other in [{}, *others]]
     said = [
-        answer_statement(request=digest, rejected=rejected).digest
+        answer_statement(request=digest, rejected=rejected)
         for digest in digests[:2]
         for rejected in ({}, {0: Refusal.DUPLICATE})
     ]
     said += [
-        answer_statement(request=digests[0], rejected={}, given=given).digest
+        answer_statement(request=digests[0], rejected={}, given=given)
         for given in ([b""], [b"x"], [b"x", b""])
     ]
     said += [
-        refusal_statement(request=digests[0], code=code, rejected={}).digest
+        refusal_statement(request=digests[0], code=code, rejected={})
         for code in (Refusal.REPLAYED, Refusal.UNDER_MINIMUM)
     ]
     assert len({*digests, *said}) == len(digests) + len(said)

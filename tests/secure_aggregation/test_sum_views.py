@@ -30,9 +30,9 @@ class TinyStream:
         assert block == 0
         return self
 
-    def update_into(self, zeros: bytes, into: memoryview) -> None:
+    def update(self, zeros: bytes) -> bytes:
         assert len(zeros) == 17
-        into[:17] = bytes([self._seed[1], *bytes(15), self._seed[0]])
+        return bytes([self._seed[1], *bytes(15), self._seed[0]])
 
 
 @pytest.fixture(autouse=True)

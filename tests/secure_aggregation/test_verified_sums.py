@@ -22,9 +22,9 @@ from shuffle_plugins.secure_aggregation import (
     sealed_seed_size,
     share_with_proof,
 )
+from shuffle_plugins.secure_aggregation.aggregator import ProvenShares, VerifyingAggregator
 from shuffle_plugins.secure_aggregation.prio3 import VerificationError
 from shuffle_plugins.secure_aggregation.prio3.prio3 import NONCE_SIZE, SEED_SIZE
-from shuffle_plugins.secure_aggregation.verified import ProvenShares, VerifyingAggregator
 from shuffle_plugins.shuffler import BatchRefused, Refusal
 
 

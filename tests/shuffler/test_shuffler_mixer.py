@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import os
 import pickle
 import signal
@@ -5,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sealing import SIZE, Parties, Row, round_context
@@ -15,9 +18,11 @@ from shuffle_plugins.shuffler.keys import (
     SealingKey,
     ServiceKey,
     SigningKey,
+    has_signed,
     public_key_bytes,
     write_private_key,
 )
+from shuffle_plugins.shuffler.service import refusal_statement, role_statement
 
 REPORTS = [bytes([i]) * SIZE for i in range(6)]
 
@@ -207,7 +212,7 @@ except BatchRefused as refused:
 """
 
 
-def start(row: Row, *, point: str = "none") -> "subprocess.Popen[str]":
+def start(row: Row, *, point: str = "none") -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", MIXING_PROCESS, str(row.folder), point],
         stdout=subprocess.PIPE,
@@ -289,3 +294,28 @@ def test_several_reports_need_a_single_mixer(tmp_path: Path) -> None:
         row.request(row.envelopes(None), mixers=two)
     with pytest.raises(ShuffleError, match="have 48 bytes, got 24"):
         row.envelope(bytes(SIZE))
+
+
+def test_a_signature_holds_for_one_statement_and_one_key() -> None:
+    role: dict[str, Any] = {"role": "mixer", "challenge": bytes(32), "run": "7", "node": 5}
+    role |= {"sealing_key": bytes(32), "minimum": 3}
+    changed: list[dict[str, Any]] = [
+        {},
+        {"role": "aggregator"},
+        {"challenge": bytes(31) + b"x"},
+        {"run": "8"},
+    ]
+    changed += [{"node": 6}, {"node": -5}, {"sealing_key": bytes(31) + b"x"}, {"minimum": 2}]
+    refused: dict[str, Any] = {"request": bytes(32), "code": Refusal.UNDER_MINIMUM, "rejected": {}}
+    others: list[dict[str, Any]] = [{}, {"request": bytes(31) + b"x"}, {"code": Refusal.REPLAYED}]
+    others += [{"rejected": {0: Refusal.UNREADABLE}}]
+    said = [role_statement(**{**role, **change}) for change in changed]
+    said += [refusal_statement(**{**refused, **change}) for change in others]
+    assert len(set(said)) == 12
+    key = SigningKey.generate()
+    signature = key.sign(said[0])
+    assert [has_signed(public_key_bytes(key), signature, other) for other in said] == [True] + 11 * [False]
+    assert not has_signed(public_key_bytes(SigningKey.generate()), signature, said[0])
+    for bad in (b"", bytes(64), bytes(63), b"x" * 200):
+        assert not has_signed(public_key_bytes(key), bad, said[0])
+        assert not has_signed(b"no key", bad, said[0])

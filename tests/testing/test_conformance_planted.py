@@ -17,7 +17,6 @@ from shuffle_plugins.mechanisms import (
     PrivUnit,
     get,
 )
-from shuffle_plugins.mechanisms.oracles import ideal_k_ary_response
 from shuffle_plugins.mechanisms.sign_patterns import cap_parameters
 from shuffle_plugins.randomness import SecureRandomness
 from shuffle_plugins.testing import CHECKS, ConformanceError, Status, check_mechanism
@@ -31,6 +30,18 @@ def caught(factory, *, dims=(1,), **options):
     with pytest.raises(ConformanceError, match="does not conform"):
         report.raise_on_failure()
     return {result.check for result in report.failures}
+
+
+def but(base, name, change):
+    """``base``, but for a method or property whose value is changed before it is returned."""
+    sound = getattr(base, name)
+
+    def changed(self, *given, **how):
+        return change(self, sound(self, *given, **how))
+
+    if isinstance(sound, property):
+        sound, changed = sound.fget, property(changed)
+    return type(f"But{name.title()}", (base,), {name: changed})
 
 
 class Louder(BinaryRandomizedResponse):
@@ -82,18 +93,8 @@ def test_five_per_cent_too_much_epsilon(broken, dim, check):
     assert check in caught(broken, dims=(dim,), samples=50_000)
 
 
-class Biased(BinaryRandomizedResponse):
-    """Forgets three per cent of what a sign stands for."""
-
-    def sum(self, reports):
-        return 0.97 * super().sum(reports)
-
-
-class BiasedSum(LInfCoordinate):
-    """Eight per cent too long, where the host draws the sum, whose flips are few."""
-
-    def randomize_sum(self, x, *, randomness=None, clip=True):
-        return 1.08 * super().randomize_sum(x, randomness=randomness, clip=clip)
+Biased = but(BinaryRandomizedResponse, "sum", lambda self, found: 0.97 * found)
+BiasedSum = but(LInfCoordinate, "randomize_sum", lambda self, found: 1.08 * found)  # its flips are few
 
 
 @first_fast(
@@ -111,21 +112,13 @@ def test_a_bias_of_a_few_per_cent(broken, dim, local_epsilon, check):
 
 def misstated(base, factor):
     """A mechanism whose variance formula is off by a factor."""
-    return type(
-        "Misstated", (base,), {"variance": lambda self, x: factor * super(type(self), self).variance(x)}
-    )
+    return but(base, "variance", lambda self, found: factor * found)
 
 
 @pytest.mark.parametrize("factor", [0.95, 1.05])
 @first_fast(("base", "dim"), [(BinaryRandomizedResponse, 1), (LInfCoordinate, 7), (PrivUnit, 7)])
 def test_a_variance_formula_off_by_five_per_cent(base, dim, factor):
     assert "has the declared variance" in caught(misstated(base, factor), dims=(dim,), samples=50_000)
-
-
-class UnderstatesItsWorst(PrivUnit):
-    @property
-    def worst_variance(self):
-        return 0.9 * super().worst_variance
 
 
 class PatchesNan(PrivUnit):
@@ -135,12 +128,6 @@ class PatchesNan(PrivUnit):
         rows = Rows.of(x)
         cleaned = rows.dense().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         return super().randomize(cleaned, randomness=randomness, clip=clip)
-
-
-class UnderstatesItsBits(LInfCoordinate):
-    @property
-    def bits_per_report(self):
-        return super().bits_per_report - 1
 
 
 class IgnoresTheSeed(LInfCoordinate):
@@ -171,11 +158,6 @@ class FavoursTheFirst(PrivUnit):
 
     def sum(self, reports):
         return super().sum(reports) + super().sum(reports.narrow(0, min(1, len(reports))))
-
-
-class ForgetsAnOutcome(LInfCoordinate):
-    def outcomes(self):
-        return super().outcomes().narrow(1, 2 * self.dim)
 
 
 class IgnoresClip(LInfCoordinate):
@@ -225,16 +207,6 @@ class ChangesItsInput(PrivUnit):
         return sound
 
 
-class BadLaw(LInfCoordinate):
-    def log_likelihood(self, reports, x):
-        return super().log_likelihood(reports, x) * math.nan
-
-
-class WrongBlanket(LInfCoordinate):
-    def blanket(self):
-        return get("linf-coordinate", local_epsilon=2 * self.local_epsilon, dim=self.dim).blanket()
-
-
 KRR = type(get("k-rr", local_epsilon=1.0, dim=3))
 OUE = type(get("oue", local_epsilon=1.0, dim=3))
 COVERED = "is covered by its blanket"
@@ -252,28 +224,15 @@ def shrunk(mechanism, blanket, share):
     )
 
 
-class BlanketOfABillionCategories(KRR):
-    def blanket(self):
-        return ideal_k_ary_response(local_epsilon=self.local_epsilon, categories=10**9)
+BlanketOfABillionCategories = but(
+    KRR,
+    "blanket",
+    lambda self, sound: get("k-rr", local_epsilon=self.local_epsilon, dim=10**9).blanket(),
+)
 
 
-class BlanketOfABillionCoordinates(LInfCoordinate):
-    """A blanket in which hardly any report tells a thing."""
-
-    def blanket(self):
-        return shrunk(self, super().blanket(), 1e-9)
-
-
-class NarrowBlanketOfCounts(KRR):
-    def blanket(self):
-        return shrunk(self, super().blanket(), 0.999)
-
-
-class HeavyBlanketOfBits(OUE):
-    """What one report tells is right; how often others send it is not."""
-
-    def blanket(self):
-        return shrunk(self, super().blanket(), 1.0)
+def narrowed(base, share):
+    return but(base, "blanket", lambda self, sound: shrunk(self, sound, share))
 
 
 class HiddenCategories(BlanketOfABillionCategories):
@@ -287,9 +246,9 @@ class HiddenCategories(BlanketOfABillionCategories):
     ("broken", "dim"),
     [
         (BlanketOfABillionCategories, 3),
-        (BlanketOfABillionCoordinates, 3),
-        (NarrowBlanketOfCounts, 3),
-        (HeavyBlanketOfBits, 3),
+        (narrowed(LInfCoordinate, 1e-9), 3),  # hardly any report tells a thing
+        (narrowed(KRR, 0.999), 3),
+        (narrowed(OUE, 1.0), 3),  # what one report tells is right; how often others send it is not
         (HiddenCategories, 3),
     ],
 )
@@ -297,11 +256,9 @@ def test_a_blanket_that_is_too_small(broken, dim):
     assert caught(broken, dims=(dim,), samples=5000) == {COVERED}
 
 
-class WiderBlanket(KRR):
-    """The worst case over all mechanisms, which is sound."""
-
-    def blanket(self):
-        return Blanket.generic(self.local_epsilon, exact=False)
+WiderBlanket = but(  # the worst case over all mechanisms, which is sound
+    KRR, "blanket", lambda self, sound: Blanket.generic(self.local_epsilon, exact=False)
+)
 
 
 class WiderInSecret(WiderBlanket):
@@ -320,8 +277,11 @@ class TakesAnyRadius(LInfCoordinate):
 
 
 def test_laws_blankets_and_parameters_that_make_no_sense():
-    assert "keeps local epsilon" in caught(BadLaw, dims=(3,))
-    assert "can be accounted" in caught(WrongBlanket, dims=(3,))
+    bad_law = but(LInfCoordinate, "log_likelihood", lambda self, found: found * math.nan)
+    assert "keeps local epsilon" in caught(bad_law, dims=(3,))
+    louder = get("linf-coordinate", local_epsilon=3.0, dim=3)
+    wrong = but(LInfCoordinate, "blanket", lambda self, found: louder.blanket())
+    assert "can be accounted" in caught(wrong, dims=(3,))
     report = check_mechanism(TakesAnyRadius, dims=(3,), **ONE)
     assert "radius=-1.0" in report.failures[0].message
 
@@ -331,11 +291,6 @@ class NeedsSomebody(LInfCoordinate):
         if x.num_rows == 0:
             raise ValueError("nobody is here")
         return super().randomize_rows(x, norms, randomness)
-
-
-class SumsInSinglePrecision(LInfCoordinate):
-    def randomize_sum(self, x, *, randomness=None, clip=True):
-        return super().randomize_sum(x, randomness=randomness, clip=clip).float()
 
 
 class TakesIntegers(LInfCoordinate):
@@ -366,14 +321,20 @@ class AnotherLimit(LInfCoordinate):
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
-        (UnderstatesItsWorst, "is bounded by its worst variance"),
+        (
+            but(PrivUnit, "worst_variance", lambda self, found: 0.9 * found),
+            "is bounded by its worst variance",
+        ),
         (PatchesNan, "takes what is not finite for zeros"),
-        (UnderstatesItsBits, "takes its bits on the wire"),
+        (but(LInfCoordinate, "bits_per_report", lambda self, found: found - 1), "takes its bits on the wire"),
         (FavoursTheFirst, "does not depend on order"),
-        (ForgetsAnOutcome, "probabilities sum to one"),
+        (
+            but(LInfCoordinate, "outcomes", lambda self, found: found.narrow(1, len(found))),
+            "probabilities sum to one",
+        ),
         (ChangesItsInput, "leaves its input alone"),
         (NeedsSomebody, "takes an empty batch"),
-        (SumsInSinglePrecision, "takes every dtype"),
+        (but(LInfCoordinate, "randomize_sum", lambda self, found: found.float()), "takes every dtype"),
         (TakesIntegers, "refuses malformed batches"),
         (KnowsItsOwnReports, "survives the wire"),
         (AnotherLimit, "refuses bad parameters"),
@@ -384,11 +345,6 @@ def test_every_other_fault_is_found_by_its_check(broken, check):
 
 
 # -- frequency oracles -----------------------------------------------------------------------------------
-
-
-class BiasedCounts(KRR):
-    def sum(self, reports):
-        return 1.03 * super().sum(reports)
 
 
 class NeverReportsTheLast(KRR):
@@ -404,7 +360,7 @@ class TakesMissingCategories(KRR):
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
-        (BiasedCounts, "is unbiased"),
+        (but(KRR, "sum", lambda self, found: 1.03 * found), "is unbiased"),
         (NeverReportsTheLast, "sampler follows its law"),
         (TakesMissingCategories, "refuses malformed batches"),
         (misstated(KRR, 1.05), "has the declared variance"),

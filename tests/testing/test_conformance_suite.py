@@ -2,26 +2,9 @@
 
 import textwrap
 
-from shuffle_plugins.mechanisms import LInfCoordinate, Mechanism, get
-from shuffle_plugins.testing import CHECKS, MechanismConformance
+from shuffle_plugins.testing import CHECKS
 
 pytest_plugins = ("pytester",)
-
-
-class TestOfVectors(MechanismConformance):
-    dims = (3,)
-    local_epsilons = (1.5,)
-
-    def build(self, *, local_epsilon: float, dim: int) -> Mechanism:
-        return LInfCoordinate(local_epsilon=local_epsilon, dim=dim, radius=0.5)
-
-
-class TestOfCategories(MechanismConformance):
-    dims = (3,)
-    local_epsilons = (1.5,)
-
-    def build(self, *, local_epsilon: float, dim: int) -> Mechanism:
-        return get("k-rr", local_epsilon=local_epsilon, dim=dim)
 
 
 def run(pytester, body):

@@ -298,7 +298,7 @@ def _every_action_in_every_batch() -> float:
     for seed in range(20):
         problem = Environment.random(actions=1000, dim=2, seed=seed)
         bandit = LinearBandit(actions=problem.actions, horizon=10**7, privacy=NonPrivate(), core_set=False)
-        learning = sum(batch.reports for batch in bandit.plan())
+        learning = sum(batch.size for batch in bandit.plan())
         means = problem.actions @ problem.parameter
         regrets.append(learning * float(means.max() - means.mean()))
     return float(np.mean(regrets))

@@ -134,7 +134,7 @@ def _renyi_panel(letter: str, *, local_epsilon: float, cohort: int) -> Panel:
                 Role.LOWER,
                 "Girgis et al. 2021 (CCS), Thm 5.3.3",
                 orders,
-                at(divergences.shuffle_rdp_lower_bound),
+                at(divergences.subsampled_rdp_lower_bound),
             ),
             *bounds.own_curves(lower=lower.tolist(), upper=upper.tolist()),
         ),

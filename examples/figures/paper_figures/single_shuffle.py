@@ -47,7 +47,7 @@ def certified_renyi(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> 
         sampling=Sampling.FULL,
         channel_fixed=True,
     )
-    lower = divergences.shuffle_rdp_lower_bound(orders=orders, local_epsilon=local_epsilon, cohort=cohort)
+    lower = divergences.subsampled_rdp_lower_bound(orders=orders, local_epsilon=local_epsilon, cohort=cohort)
     for mixture in shuffle_round.instances().values():
         law = pair_losses(mixture, kind="lower", resolution=FINE)
         for side in (law, law.reversed()):

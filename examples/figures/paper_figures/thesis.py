@@ -33,7 +33,7 @@ _RENYI: tuple[tuple[str, Role, str, Callable[..., np.ndarray]], ...] = (
     ),
     ("shuffle RDP, second bound", Role.UPPER, "Thm 5.3.2", divergences.second_shuffle_rdp),
     ("shuffle RDP, best c", Role.UPPER, "Thm 5.3.1", divergences.first_shuffle_rdp),
-    ("binary response, exact", Role.LOWER, "Thm 5.3.3", divergences.shuffle_rdp_lower_bound),
+    ("binary response, exact", Role.LOWER, "Thm 5.3.3", divergences.subsampled_rdp_lower_bound),
 )
 
 

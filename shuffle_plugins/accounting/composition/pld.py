@@ -1,9 +1,10 @@
 """Composition of privacy loss distributions by FFT, with every numerical error charged to the result.
 
-The composed law is computed under an exponential tilt that puts the wanted ε in the middle of the transform,
-so that δ = 1e-15 is as accurate as δ = 1e-2. What is charged, and why rounding to the grid is on the safe
-side: ``docs/proofs/accounting.md``, section 5. Every cell, tilt and number of points gives a valid bound. All
-are rungs of fixed ladders, so that what was composed for one question serves a history that went on.
+The composed law is computed under an exponential tilt that puts the wanted ε near the middle of the
+transform, so that δ = 1e-15 is as accurate as δ = 1e-2. What is charged, and why rounding to the grid is on
+the safe side: ``docs/proofs/accounting.md``, section 5. Every cell, tilt and number of points gives a valid
+bound. All are rungs of fixed ladders, so that what was composed for one question serves a history that went
+on.
 
 Sources: privacy loss distributions and their composition, Koskela, Jälkö, Honkela 2020 and Gopi, Lee,
 Wutschitz 2021; pessimistic rounding, Doroshenko et al. 2022.
@@ -12,9 +13,10 @@ Wutschitz 2021; pessimistic rounding, Doroshenko et al. 2022.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -29,6 +31,8 @@ from shuffle_plugins.accounting.numerics.grid import Floats, merge_to_grid, spre
 Entry = TypeVar("Entry")
 """What a history is made of, such as rounds; equal entries have the same losses."""
 
+Kept = TypeVar("Kept")
+
 _SIGMAS = 9.0  # tilted deviations on either side of a window; what lies outside is bounded, not ignored
 _MOST_GRID = 1 << 23  # points of the largest transform: its arrays take some hundred megabytes
 _RUNGS = 4  # of a ladder, to each doubling
@@ -38,62 +42,108 @@ _NO_FLOAT = -746.0  # log of what is zero as a float
 _LARGEST_EXPONENT = 600.0  # e to this power, times a mass or over it, is a float
 _NEGLIGIBLE_OUTSIDE = 1e-12  # tilted mass outside a window
 _NEXT_TO_NOTHING = 1e-9  # of ε: closer than that to the largest losses together it is not looked for
+_SMALL_SLACK = 2e-5  # share of δ that a window may lack: an ε that moves by as much is not looked for
 
 
 class _Sums(NamedTuple):
-    """What the first laws of a history add up to, each as often as it is run; errors are rounded up."""
+    """What the first laws of a history add up to, each as often as it is run, rounded up; and the most."""
 
     steps: int = 0
     variance: float = 0.0
     missing: float = 0.0
     pure: float = 0.0  # the largest losses together
+    depth: float = 0.0  # the smallest ones together, negated
     log_largest: float = 0.0  # log P mass of the largest losses together, and those next to nothing below
-    span: float = 0.0  # largest range of losses of one law
-    cells: int = 0  # most to a deviation that a law asks for
     loss_error: float = 0.0
     mass_error: float = 0.0
-    flat: bool = True  # every loss is 0
-    symmetric: bool = True
+    span: float = 0.0  # largest range of losses of one law
+    farthest: float = 0.0  # from 0 that a loss is
+    cells: int = 0  # most to a deviation that a law asks for
+    directed: bool = False  # whether the pair exchanged is another
 
     @classmethod
     def of(cls, law: PrivacyLossDistribution) -> _Sums:
         largest = law.p[law.loss >= (1 - _NEXT_TO_NOTHING) * law.loss[-1]].sum()
         return cls(
-            steps=1,
-            variance=law.deviation**2,
-            missing=law.missing,
-            pure=float(law.loss[-1]),
-            log_largest=math.log(largest),
+            1,
+            law.deviation**2,
+            law.missing,
+            float(law.loss[-1]),
+            -float(law.loss[0]),
+            math.log(largest),
+            law.loss_error,
+            law.mass_error,
             span=float(law.loss[-1] - law.loss[0]),
+            farthest=float(np.abs(law.loss[[0, -1]]).max()),
             cells=law.cells,
-            loss_error=law.loss_error,
-            mass_error=law.mass_error,
-            flat=not np.any(law.loss != 0),
-            symmetric=law.symmetric,
+            directed=not law.symmetric,
         )
 
-    def joined(self, other: _Sums, steps: int) -> _Sums:
-        return _Sums(
-            steps=self.steps + steps,
-            variance=self.variance + steps * other.variance,
-            missing=self.missing + steps * other.missing,
-            pure=_raised(self.pure, steps, other.pure),
-            log_largest=self.log_largest + steps * other.log_largest,
-            span=max(self.span, other.span),
-            cells=max(self.cells, other.cells),
-            loss_error=_raised(self.loss_error, steps, other.loss_error),
-            mass_error=_raised(self.mass_error, steps, other.mass_error),
-            flat=self.flat and other.flat,
-            symmetric=self.symmetric and other.symmetric,
-        )
+    def joined(self, laws: list[tuple[_Law, int]]) -> _Sums:
+        found = self
+        for law, steps in laws:
+            its = law.sums
+            added = (_raised(mine, steps, more) for mine, more in zip(found[1:8], its[1:8], strict=True))
+            found = _Sums._make([found.steps + steps, *added, *map(max, found[8:], its[8:])])
+        return found
+
+
+class _GridLaw:
+    """P masses of a law on a grid, on the side that it bounds from."""
+
+    def __init__(self, law: PrivacyLossDistribution, cell: float, *, whole: bool) -> None:
+        if law.kind == "upper":
+            self.first, q = spread_to_grid(law.loss, law.q, cell=cell)
+            self._p = q * np.exp((self.first + np.arange(len(q))) * cell)
+        else:
+            self.first, self._p = merge_to_grid(law.loss, law.p, law.q, cell=cell, whole=whole)
+        self._occupied = np.flatnonzero(self._p)
+        self._loss = cell * (self.first + self._occupied).astype(np.float64)
+        self._moments: dict[float, Floats] = {}
+
+    def _tilted(self, tilt: float) -> tuple[Floats, float]:
+        """Occupied points' masses under a tilt, which add up to 1, and log E[e^(tilt·L)]."""
+        peak = tilt * float(self._loss[-1] if tilt > 0 else self._loss[0])
+        weight = self._p[self._occupied] * np.exp(tilt * self._loss - peak)
+        total = float(weight.sum())
+        return weight / total, math.log(total) + peak
+
+    def tilted(self, tilt: float) -> Floats:
+        """Masses under a tilt at all points from ``first`` on."""
+        weight = np.zeros(len(self._p))
+        weight[self._occupied] = self._tilted(tilt)[0]
+        return weight
+
+    def moments(self, tilt: float) -> Floats:
+        """log E[e^(tilt·L)], and its first two derivatives."""
+        if tilt not in self._moments:
+            weight, value = self._tilted(tilt)
+            mean = (weight * self._loss).sum()
+            self._moments[tilt] = np.array([value, mean, (weight * (self._loss - mean) ** 2).sum()])
+        return self._moments[tilt]
+
+
+class _Law:
+    """A law of a history, what it adds to the sums, and the grids that it was put on last."""
+
+    def __init__(self, law: PrivacyLossDistribution, *, whole: bool) -> None:
+        self._law, self._whole, self.sums = law, whole, _Sums.of(law)
+        self._grids: dict[float, _GridLaw] = {}
+
+    def on(self, cell: float) -> _GridLaw:
+        if cell not in self._grids:
+            while len(self._grids) > 1:  # a question takes one; that of a round that is tried may be another
+                del self._grids[next(iter(self._grids))]
+            self._grids[cell] = _GridLaw(self._law, cell, whole=self._whole)
+        return self._grids[cell]
 
 
 class LossHistory(Generic[Entry]):
     """The laws of a history's rounds, and what was composed of them so far.
 
     A question costs as much after ten thousand rounds as after a hundred, but for transforms that grow with
-    the square root of the rounds. Where a number moves to another rung, all rounds are gone through again,
-    many at once: ten thousand in less than a second.
+    the square root of the rounds. Where a number moves to another rung, all rounds are gone through again:
+    ten thousand in about a second.
 
     Args:
         law_of: the law of a round; those of all rounds bound from the same side.
@@ -101,183 +151,89 @@ class LossHistory(Generic[Entry]):
     """
 
     def __init__(self, law_of: Callable[[Entry], PrivacyLossDistribution], *, whole: bool = False) -> None:
-        self._law_of, self.whole = law_of, whole
-        self.rounds: list[Entry] = []
-        self.steps: list[int] = []
-        self._laws: dict[Entry, tuple[PrivacyLossDistribution, _Sums]] = {}
-        self._sums = [_Sums()]  # of the first rounds, as many as the place says
-        self.total = _Sums()
-        self._kept: dict[float, _OnGrid] = {}
+        self._law_of, self._whole = law_of, whole
+        self._laws: dict[Entry, _Law] = {}
         self.kind: BoundKind = "upper"
         self.number = 0  # of times that the history was followed
+        self._restart()
+
+    def _restart(self) -> None:
+        # All but the last round are folded into what is kept: of that one more steps may follow, or it was
+        # only tried.
+        self._rounds: list[Entry] = []
+        self._steps: list[int] = []
+        self._folded: list[tuple[_Law, int]] = []
+        self._latest: list[tuple[_Law, int]] = []
+        self._sums = self.total = _Sums()
+        # By cell and tilt, and how many laws were folded into each.
+        self._moments: dict[Any, tuple[int, Floats]] = {}
+        self._spectra: dict[Any, tuple[int, Spectrum]] = {}
 
     def follow(self, rounds: list[Entry], steps: list[int]) -> _Sums:
-        """Take over a history; faster the more of its beginning is known."""
-        # All but the last round are folded into what is kept: of that one more steps may follow. What was
-        # folded with other numbers of steps, for a history that was replaced or only tried, is of no use.
-        last = len(rounds) - 1
-        folded = _common(rounds, self.rounds, at_most=last)
-        folded = _common(steps, self.steps, at_most=folded)
-        del self._sums[folded + 1 :]
-        for kept in self._kept.values():
-            kept.forget(folded)
-        for each in rounds[folded:]:
+        """Take over a history; faster if it begins with what is known."""
+        known, last = len(self._rounds), len(rounds) - 1
+        if self._rounds != rounds[:known] or self._steps != steps[:known]:
+            self._restart()
+            known = 0
+        for each in rounds[known:]:
             if each not in self._laws:
                 law = self._law_of(each)
                 if self._laws and law.kind != self.kind:
                     raise ValueError("laws that bound from above and from below cannot be composed together")
-                self._laws[each], self.kind = (law, _Sums.of(law)), law.kind
-        _prune(self._laws, rounds)
-        for place in range(len(self._sums) - 1, last):
-            self._sums.append(self._sums[-1].joined(self._laws[rounds[place]][1], steps[place]))
-        self.rounds[folded:], self.steps[folded:] = rounds[folded:], steps[folded:]
+                self._laws[each], self.kind = _Law(law, whole=self._whole), law.kind
+        if len(self._laws) > 2 * len(rounds) + 64:  # many were only tried
+            self._laws = {each: self._laws[each] for each in rounds}
+        entries = [
+            (self._laws[each], count) for each, count in zip(rounds[known:], steps[known:], strict=True)
+        ]
+        more, self._latest = entries[: max(last - known, 0)], entries[max(last - known, 0) :]
+        self._sums = self._sums.joined(more)
+        self.total = self._sums.joined(self._latest)
+        self._rounds += rounds[known:last]
+        self._steps += steps[known:last]
+        self._folded += more
         self.number += 1
-        self.total = self._sums[last].joined(self._laws[rounds[last]][1], steps[last])
         return self.total
 
-    def at_cell(self, cell: float) -> _OnGrid:
-        """The history on the grid of this cell."""
-        kept = self._kept.pop(cell, None) or _OnGrid(cell)
-        self._kept[cell] = kept  # the latest is the last
-        while len(self._kept) > 2:  # a question takes one cell
-            del self._kept[next(iter(self._kept))]
-        for place in range(len(kept.grids), len(self.rounds)):
-            each = self.rounds[place]
-            if each not in kept.distinct:
-                kept.distinct[each] = _GridLaw.of(self._laws[each][0], cell, whole=self.whole)
-            kept.append(kept.distinct[each], self.steps[place])
-        _prune(kept.distinct, self.rounds)
-        return kept
+    def moments(self, cell: float, tilt: float) -> Floats:
+        """The sum of all rounds' moments on a grid under a tilt."""
 
+        def add(found: Floats, law: _Law, steps: int) -> Floats:
+            return found + steps * law.on(cell).moments(tilt)
 
-@dataclass(frozen=True, slots=True)
-class _GridLaw:
-    """Masses at consecutive grid points from ``first`` on, and the occupied ones with their losses."""
+        return self._carried(self._moments, (cell, tilt), np.zeros(3), add, most=512)
 
-    first: int
-    p: Floats
-    loss: Floats
-    mass: Floats
-
-    @classmethod
-    def of(cls, law: PrivacyLossDistribution, cell: float, *, whole: bool) -> _GridLaw:
-        """The law with losses on a grid, on the side that it bounds from."""
-        if law.kind == "upper":
-            first, q = spread_to_grid(law.loss, law.q, cell=cell)
-            p = q * np.exp((first + np.arange(len(q))) * cell)
-        else:
-            first, p = merge_to_grid(law.loss, law.p, law.q, cell=cell, whole=whole)
-        at = np.flatnonzero(p)
-        return cls(first=first, p=p, loss=cell * (first + at).astype(np.float64), mass=p[at])
-
-
-class _Moments(NamedTuple):
-    """log E[e^(tilt·L)] at a tilt, and its first two derivatives."""
-
-    value: float = 0.0
-    mean: float = 0.0
-    variance: float = 0.0
-
-
-class _OnGrid:
-    """What is kept of a history on the grid of one cell."""
-
-    def __init__(self, cell: float) -> None:
-        self.cell = cell
-        self.distinct: dict[Any, _GridLaw] = {}
-        self.grids: list[_GridLaw] = []
-        self.steps: list[int] = []
-        # First and last grid point of the first laws together, and largest loss of one of them.
-        self.ends: list[tuple[int, int, int]] = [(0, 0, 0)]
-        self._moments: dict[float, tuple[int, _Moments]] = {}
-        self._spectra: dict[tuple[float, int], tuple[int, Spectrum]] = {}
-
-    def forget(self, folded: int) -> None:
-        """Keep what the first ``folded`` rounds add up to, at most."""
-        del self.grids[folded:], self.steps[folded:], self.ends[folded + 1 :]
-        self._moments = {key: kept for key, kept in self._moments.items() if kept[0] <= folded}
-        self._spectra = {key: kept for key, kept in self._spectra.items() if kept[0] <= folded}
-
-    def append(self, grid: _GridLaw, steps: int) -> None:
-        (low, high, largest), first, last = self.ends[-1], grid.first, grid.first + len(grid.p) - 1
-        self.ends.append((low + steps * first, high + steps * last, max(largest, abs(first), abs(last))))
-        self.grids.append(grid)
-        self.steps.append(steps)
-
-    def moments(self, tilt: float) -> _Moments:
-        """The sum of all rounds' moments under a tilt."""
-        count, found = self._moments.get(tilt, (0, _Moments()))
-        last = len(self.grids) - 1
-        found = self._added(found, tilt, count, last)
-        self._moments[tilt] = last, found
-        return self._added(found, tilt, last, last + 1)
-
-    def _added(self, moments: _Moments, tilt: float, start: int, stop: int) -> _Moments:
-        value, mean, variance = moments
-        for grids, steps in self._batches(start, stop, lambda grid: len(grid.loss)):
-            loss, mass = np.zeros((2, len(grids), max(len(grid.loss) for grid in grids)))
-            for row, grid in enumerate(grids):
-                loss[row, : len(grid.loss)], mass[row, : len(grid.loss)] = grid.loss, grid.mass
-                loss[row, len(grid.loss) :] = grid.loss[0]
-            exponent = tilt * loss
-            peak = exponent.max(axis=1, keepdims=True)
-            weight = mass * np.exp(exponent - peak)
-            total = weight.sum(axis=1)
-            means = (weight * loss).sum(axis=1) / total
-            value += float(steps @ (np.log(total) + peak[:, 0]))
-            mean += float(steps @ means)
-            variance += float(steps @ ((weight * (loss - means[:, None]) ** 2).sum(axis=1) / total))
-        return _Moments(value, mean, variance)
-
-    def _batches(
-        self, start: int, stop: int, length: Callable[[_GridLaw], int]
-    ) -> Iterator[tuple[list[_GridLaw], Floats]]:
-        """Different laws and their steps, as many at once as fit into a cache."""
-        counts: dict[int, int] = {}
-        for grid, steps in zip(self.grids[start:stop], self.steps[start:stop], strict=True):
-            counts[id(grid)] = counts.get(id(grid), 0) + steps
-        known = {id(grid): grid for grid in self.grids[start:stop]}
-        part: list[_GridLaw] = []
-        longest = 0
-        for place in counts:
-            wider = max(longest, length(known[place]))
-            if part and (len(part) + 1) * wider > 1 << 18:
-                yield part, np.array([counts[id(each)] for each in part], dtype=np.float64)
-                part, wider = [], length(known[place])
-            part.append(known[place])
-            longest = wider
-        if part:
-            yield part, np.array([counts[id(each)] for each in part], dtype=np.float64)
-
-    def spectrum(self, tilt: float, size: int) -> Spectrum:
+    def spectrum(self, cell: float, tilt: float, size: int) -> Spectrum:
         """The product of all rounds' tilted transforms."""
-        count, found = self._spectra.pop((tilt, size), (0, None))
-        found = found or Spectrum.of_nothing(size)
-        last = len(self.grids) - 1
-        for grids, steps in self._batches(count, last, lambda grid: len(grid.p)):
-            first = min(grid.first for grid in grids)
-            points = max(grid.first + len(grid.p) for grid in grids) - first
-            # By definition a transform takes its points times what is left, and as much again for the waves.
-            if len(found.left) * points * (1 + 5 / len(grids)) > 12 * size:
-                for grid, step in zip(grids, steps, strict=True):
-                    found.include(self._tilted(grid, tilt), first=grid.first, step=int(step))
-                continue
-            weight = np.zeros((len(grids), points))
-            for row, grid in zip(weight, grids, strict=True):
-                row[grid.first - first : grid.first - first + len(grid.p)] = self._tilted(grid, tilt)
-            found.include_all(weight, first=first, steps=steps)
-        self._spectra[tilt, size] = last, found
-        if len(self._spectra) > 8:  # a question takes two or three
-            del self._spectra[next(iter(self._spectra))]
-        whole, latest = deepcopy(found), self.grids[last]
-        whole.include(self._tilted(latest, tilt), first=latest.first, step=self.steps[last])
-        return whole
 
-    def _tilted(self, grid: _GridLaw, tilt: float) -> Floats:
-        """Its masses under a tilt, which add up to 1."""
-        exponent = (tilt * self.cell) * (grid.first + np.arange(len(grid.p)))
-        weight = grid.p * np.exp(exponent - (exponent[-1] if tilt > 0 else exponent[0]))
-        return np.asarray(weight / weight.sum(), dtype=np.float64)
+        def include(found: Spectrum, law: _Law, steps: int) -> Spectrum:
+            grid = law.on(cell)
+            return found.including(grid.tilted(tilt), first=grid.first, step=steps)
+
+        return self._carried(self._spectra, (cell, tilt, size), Spectrum.of_nothing(size), include, most=8)
+
+    def _carried(
+        self,
+        kept: dict[Any, tuple[int, Kept]],
+        key: Any,
+        start: Kept,
+        add: Callable[[Kept, _Law, int], Kept],
+        *,
+        most: int,
+    ) -> Kept:
+        """What is kept, gone on to all that is folded and kept again, and the latest round added."""
+        count, found = kept.pop(key, (0, start))
+        counts: Counter[_Law] = Counter()
+        for law, steps in self._folded[count:]:
+            counts[law] += steps
+        for law, steps in counts.items():
+            found = add(found, law, steps)
+        kept[key] = len(self._folded), found  # the latest is the last
+        if len(kept) > most:
+            del kept[next(iter(kept))]
+        for law, steps in self._latest:
+            found = add(found, law, steps)
+        return found
 
 
 class LossComposition:
@@ -305,33 +261,34 @@ class LossComposition:
         if min(steps) < 1:
             raise ValueError("every law needs at least one step")
         self._history = LossHistory(lambda law: law, whole=whole) if history is None else history
-        self._sums = sums = self._history.follow(list(laws), list(steps))
+        self.sums = sums = self._history.follow(list(laws), list(steps))
         self._number, self._kind = self._history.number, self._history.kind
         self._sign = 1.0 if self._kind == "upper" else -1.0
         self._deviation = math.sqrt(sums.variance)
-        if self._deviation == 0 and not sums.flat:
+        if self._deviation == 0 and sums.farthest > 0:
             raise ArithmeticError("one loss is all that is left of a law within floating-point range")
-        self._growth = growth_of(sums.mass_error)
-        self._missing = sums.missing
+        self._growth, self._missing = growth_of(sums.mass_error), sums.missing
         self._exact: Window | None = None  # of outcomes that were listed
-        if sums.flat:
+        if sums.farthest == 0:
             self._exact = Window.listed(np.zeros(1), np.ones(1), sign=self._sign)
         elif history is None and (found := _product(laws, steps)) is not None:
-            *outcomes, self._missing = found
+            *outcomes, lost = found
+            self._missing += lost
             self._exact = Window.listed(*outcomes, sign=self._sign)
         self._windows: dict[float, Window] = {}
-        self._moments: dict[float, _Moments] = {}
+        self._moments: dict[float, Floats] = {}
         if self._exact is None:
-            self._cell = self._chosen_cell(laws if history is None else None)
-            self._kept = self._history.at_cell(self._cell)
-            low, high, largest = self._kept.ends[-1]
-            self._smallest, self._largest = self._cell * low, self._cell * high
-            self._largest_step = self._cell * largest
-            self._most_tilt = _rung_below(min(_LARGEST_EXPONENT / self._largest_step, 2.0 / self._cell))
+            self._cell = cell = self._chosen_cell(laws if history is None else None)
+            # On the grid each loss is moved by less than two cells.
+            moved = 2 * cell * sums.steps
+            self._smallest, self._largest = -sums.depth - moved, sums.pure + moved
+            self._largest_step = sums.farthest + 2 * cell
+            most = math.log2(min(_LARGEST_EXPONENT / self._largest_step, 2.0 / cell))
+            self._ladder = range(math.floor(_RUNGS * most) - 127, math.floor(_RUNGS * most) + 1)
 
     def _chosen_cell(self, laws: Sequence[PrivacyLossDistribution] | None) -> float:
         """The cell of the grid; of laws that are composed once, their likeliest loss is on it, unrounded."""
-        root, sums = math.sqrt(self._sums.steps), self._sums
+        root, sums = math.sqrt(self.sums.steps), self.sums
         # A transform of the first takes milliseconds, of the second a fifth of a second.
         cheap, affordable = (points / (2 * _SIGMAS * root) for points in (1 << 17, 1 << 21))
         wanted: float = sums.cells
@@ -339,7 +296,7 @@ class LossComposition:
             wanted = max(wanted, min((2 if laws[0].condensed else 32) * wanted, cheap))
         cell = max(self._deviation / min(wanted, affordable), 1e-4 * sums.span) / root
         if laws is None:
-            cell = _rung_below(cell)
+            cell = _rung(_place(cell))
         else:
             leading = max(laws, key=lambda law: law.deviation)
             likeliest = abs(float(leading.loss[np.argmax(leading.p)]))
@@ -355,7 +312,7 @@ class LossComposition:
 
     def epsilon(self, delta: float) -> float:
         """ε at δ: rounded up and charged with every error if the laws are upper, down if they are lower."""
-        upper, sums = self._kind == "upper", self._sums
+        upper, sums = self._kind == "upper", self.sums
         target = (delta - self._missing) / self._growth if upper else delta * self._growth
         if target <= 0:
             return math.inf
@@ -367,34 +324,27 @@ class LossComposition:
 
     def _epsilon(self, target: float) -> float:
         """ε of the laws as they are, of which nothing is missing."""
-        upper, pure = self._kind == "upper", self._sums.pure
+        upper, pure = self._kind == "upper", self.sums.pure
         if self._exact is not None:
             return self._exact.epsilon(target)
         if upper and self._below_largest(target) <= _NEXT_TO_NOTHING * pure:
             return pure
-        # Every tilt gives a bound; which one is close is certain only if its mean is near the answer.
+        # Every tilt gives a bound, close or not: the next is looked for near the answer of the last.
         tighter = min if upper else max
-        found = math.inf if upper else 0.0
-        for tilt in self._tilts(target):
-            window = self._window(tilt)
-            if not upper and window.noise >= 1:  # as much as all of its mass: it tells nothing
-                break
+        found, tilt = math.inf if upper else 0.0, self._tilt(*self._chernoff(target), room=6.0)
+        for _ in range(4):
+            window, before = self._window(tilt), found
             found = tighter(found, window.epsilon(target))
+            if window.is_close(found, target) or abs(found - before) <= 1e-5 * found:
+                break
+            tilt = self._tilt_for_epsilon(min(found, pure))
         if found <= 0 and not upper:
             found = self._window(0.0).epsilon(target)
-        for _ in range(4):  # by windows centred on the answer
-            if not 0 < found < min(self._largest, pure):
-                break
-            before = found
-            window = self._window(self._tilt_for_epsilon(found))
-            found = tighter(found, window.epsilon(target))
-            if abs(found - before) <= 1e-5 * before:
-                break
         return found
 
     def _below_largest(self, target: float) -> float:
         """How far ε can at most be below losses next to the largest ones, by their own mass; or infinity."""
-        share = math.exp(min(math.log(target) - self._sums.log_largest, 0.0))
+        share = math.exp(min(math.log(target) - self.sums.log_largest, 0.0))
         return -math.log1p(-share) if share < 1 else math.inf
 
     def delta(self, epsilon: float) -> float:
@@ -406,7 +356,7 @@ class LossComposition:
 
         Those within a standard deviation of each other are read off one transform.
         """
-        found, sums = np.zeros(len(epsilons)), self._sums
+        found, sums = np.zeros(len(epsilons)), self.sums
         moved = np.maximum(epsilons - self._sign * sums.loss_error, 0.0)
         if self._exact is not None:
             found = self._exact.deltas(moved)
@@ -419,10 +369,10 @@ class LossComposition:
 
     def _read_windows(self, epsilons: Floats, found: Floats) -> None:
         """Write δ at each ε, but for missing mass; 0 is right beyond the largest loss."""
-        start, stop = 0, int(np.searchsorted(epsilons, min(self._largest, self._sums.pure), side="left"))
+        start, stop = 0, int(np.searchsorted(epsilons, self.sums.pure, side="left"))
         while start < stop:
             tilt = self._tilt_for_epsilon(float(epsilons[start]))
-            reach = float(epsilons[start]) + math.sqrt(self._cumulant(tilt).variance)
+            reach = float(epsilons[start]) + math.sqrt(self._cumulant(tilt)[2])
             end = min(int(np.searchsorted(epsilons, reach, side="right")), stop)
             end = max(end, start + 1)
             found[start:end] = self._window(tilt).deltas(epsilons[start:end])
@@ -442,72 +392,64 @@ class LossComposition:
 
     # -- tilts and windows --------------------------------------------------------------------------------
 
-    def _cumulant(self, tilt: float) -> _Moments:
+    def _cumulant(self, tilt: float) -> Floats:
         if self._history.number != self._number:
             raise RuntimeError("the history went on; compose it anew")
         if tilt not in self._moments:
-            self._moments[tilt] = self._kept.moments(tilt)
+            self._moments[tilt] = self._history.moments(self._cell, tilt)
         return self._moments[tilt]
 
-    def _tilt_for_epsilon(self, epsilon: float) -> float:
-        """The tilt whose mean loss is ``epsilon``."""
-        return self._solve_tilt(lambda tilt: self._cumulant(tilt).mean - epsilon)
+    def _exponent(self, tilt: float, epsilon: float) -> float:
+        """log of Chernoff's bound on P[L > ε] at a tilt."""
+        return float(self._cumulant(tilt)[0]) - tilt * epsilon
 
-    def _tilts(self, delta: float) -> tuple[float, ...]:
-        """The tilt of the Chernoff bound on P[L > ε] = δ; its mean is a little above the ε wanted.
+    def _chernoff(self, delta: float) -> tuple[float, float]:
+        """The least ε with such a bound of at most δ, a little above the one wanted; and its tilt."""
 
-        If the largest loss alone has more mass than δ there is none; then several that move more or less of
-        the mass up to it.
-        """
-        log_delta = math.log(delta)
-
-        def divergence(tilt: float) -> float:
+        def enough(tilt: float) -> bool:
             value, mean, _ = self._cumulant(tilt)
-            return tilt * mean - value
+            return bool(tilt * mean - value >= -math.log(delta))
 
-        most = 0.9 * divergence(self._most_tilt)
-        tilt = self._solve_tilt(lambda tilt: divergence(tilt) - min(-log_delta, most))
-        return (tilt,) if -log_delta < most else (tilt, tilt / 4, tilt / 16, tilt / 64)
+        best = self._lowest(enough)
+        if not best:  # laws from below may have lost so much mass that none is left to look for
+            return float(self._cumulant(0.0)[1]), 0.0
+        return min(((self._cumulant(t)[0] - math.log(delta)) / t, t) for t in (_rung_below(best), best))
 
-    def _solve_tilt(self, excess: Callable[[float], float]) -> float:
-        """The lowest rung that is high enough: about a deviation too high at the centre.
+    def _tilt_for_epsilon(self, epsilon: float) -> float:
+        best = self._lowest(lambda tilt: bool(self._cumulant(tilt)[1] >= epsilon))
+        return self._tilt(epsilon, best, room=2.0)
 
-        Losses that are rarely far larger than all others move the law at once where a tilt reaches them; then
-        the rung below is closer.
-        """
-        most = self._most_tilt
-        if excess(0.0) >= 0:
+    def _tilt(self, epsilon: float, best: float, *, room: float) -> float:
+        """The lowest rung whose bound on P[L > ε] is at most e^room of the best one's: of least variance."""
+        most = self._exponent(best, epsilon) + room
+        if most >= 0 or not best:
             return 0.0
-        if excess(most) <= 0:
-            return most
-        # Most answers are a few doublings above the inverse of the deviation.
-        low = float(math.floor(math.log2(min(1.0 / self._deviation, most / 2))))
-        while excess(math.pow(2.0, low)) > 0:
-            low -= 1
-        while excess(min(math.pow(2.0, low + 1), most)) <= 0:
-            low += 1
-        high = low + 1
-        while high - low > 1 / _RUNGS:
-            middle = (low + high) / 2
-            low, high = (low, middle) if excess(min(math.pow(2.0, middle), most)) > 0 else (middle, high)
-        below, above = (min(math.pow(2.0, at), most) for at in (low, high))
-        apart = self._cumulant(above).mean - self._cumulant(below).mean
-        return below if apart > 4 * math.sqrt(self._cumulant(below).variance) else above
+        while self._exponent(_rung_below(best), epsilon) <= most:
+            best = _rung_below(best)
+        return best
+
+    def _lowest(self, reached: Callable[[float], bool]) -> float:
+        """The lowest rung that has reached what all higher ones have; the largest if none has."""
+        if reached(0.0):
+            return 0.0
+        at = bisect_left(self._ladder, True, key=lambda rung: reached(_rung(rung)))
+        return _rung(self._ladder[min(at, len(self._ladder) - 1)])
 
     def _window(self, tilt: float) -> Window:
         """The window at this tilt or, if it had too many points, at the next rung whose window has not.
 
         Losses that are rarely far larger than all others widen the law at once where a tilt reaches them.
         """
-        for rungs in range(_RUNGS):
+        for _ in range(_RUNGS if tilt else 0):
             with suppress(ArithmeticError):
-                return self._window_at(tilt * 2.0 ** (-rungs / _RUNGS))
+                return self._window_at(tilt)
+            tilt = _rung_below(tilt)
         return self._window_at(0.0)
 
     def _window_at(self, tilt: float) -> Window:
         if tilt in self._windows:
             return self._windows[tilt]
-        cumulant, centre, variance = self._cumulant(tilt)
+        cumulant, centre, variance = map(float, self._cumulant(tilt))
         cell = self._cell
         reach, wrapped = self._reach(tilt, cumulant, centre, math.sqrt(variance) + cell)
         least = int(2 * reach / cell) + 8
@@ -515,15 +457,14 @@ class LossComposition:
         size = power * 3 // 4 if power * 3 // 4 >= least else power
         if size > _MOST_GRID:
             raise ArithmeticError(
-                f"the composition of {self._sums.steps:.3g} steps needs {size} grid points, more than "
+                f"the composition of {self.sums.steps:.3g} steps needs {size} grid points, more than "
                 f"{_MOST_GRID}; ask for fewer steps or less different rounds at once"
             )
         origin = math.floor(centre / cell) - size // 2
-        spectrum = self._kept.spectrum(tilt, size)
-        composed = np.roll(fft.irfft(spectrum.product, n=size), (spectrum.shift - origin) % size)
+        spectrum = self._history.spectrum(cell, tilt, size)
         self._windows[tilt] = Window(
             loss=np.asarray((origin + np.arange(size)) * cell, dtype=np.float64),
-            mass=np.maximum(composed, 0.0),
+            mass=spectrum.masses(origin=origin),
             tilt=tilt,
             centre=centre,
             log_scale=cumulant - tilt * centre,
@@ -554,106 +495,78 @@ class LossComposition:
         best = 0.0
         for strength in (81.0, 60.0, 40.0, 120.0, 25.0, 240.0, 12.0, 6.0):
             moved = min(max(tilt + strength / reach, -limit), limit)
-            moved = math.copysign(_rung_below(abs(moved)), moved) if moved else 0.0
-            best = min(best, self._cumulant(moved).value - cumulant - (moved - tilt) * edge)
+            moved = math.copysign(_rung(_place(abs(moved))), moved) if moved else 0.0
+            best = min(best, float(self._cumulant(moved)[0]) - cumulant - (moved - tilt) * edge)
             if best < 1.5 * math.log(_NEGLIGIBLE_OUTSIDE):
                 break
         return math.exp(best)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Spectrum:
-    """The transform of a composition, and what is known of its error.
+    """The transform of a composition at half of the frequencies (the rest is conjugate), with its error.
 
     Attributes:
-        product: of the transforms of all laws composed, at half of the frequencies: the rest is conjugate.
+        size: number of points.
+        shift: grid point of the composition's first mass.
+        left: the frequencies that have not died out. None comes back, as factors are at most one.
+        product: of the transforms of all laws composed, at these.
         relative_error: of each entry; without meaning where a transform has died out.
         log_bound: log of how large each entry can be at most.
-        shift: grid point of the composition's first mass.
-        size: number of points.
     """
 
+    size: int
+    shift: int
+    left: npt.NDArray[np.int64]
     product: npt.NDArray[np.complex128]
     relative_error: Floats
     log_bound: Floats
-    shift: int
-    size: int
 
     @classmethod
     def of_nothing(cls, size: int) -> Spectrum:
-        """The transform of no rounds at all: what :meth:`include` begins with."""
-        points = size // 2 + 1
-        return cls(np.ones(points, dtype=np.complex128), np.zeros(points), np.zeros(points), 0, size)
+        """The transform of no rounds at all: what :meth:`including` begins with."""
+        left = np.arange(size // 2 + 1)
+        return cls(size, 0, left, np.ones(len(left), dtype=np.complex128), *np.zeros((2, len(left))))
 
     @property
     def rounding(self) -> float:
         """How far an entry of the transform of masses that add up to 1 can be off."""
         return 4 * (math.log2(self.size) + 4) * _UNIT_ROUNDOFF
 
-    @property
-    def left(self) -> npt.NDArray[np.int64]:
-        """The frequencies that have not died out. None comes back, as factors are at most one."""
-        return np.flatnonzero(self.log_bound > _NO_FLOAT)
-
-    def include(self, weight: Floats, *, first: int, step: int) -> None:
-        """Compose with ``step`` times a law: its masses from grid point ``first`` on, which add up to 1."""
+    def including(self, weight: Floats, *, first: int, step: int) -> Spectrum:
+        """Composed with ``step`` times a law: its masses from grid point ``first`` on, which add up to 1."""
         if len(weight) > self.size:
             weight = tally(np.arange(len(weight)) % self.size, weight, self.size)
-        self._multiply(
-            fft.rfft(weight, n=self.size)[None], np.array([step]), at=slice(None), rounding=self.rounding
-        )
-        self.shift += step * first
-
-    def include_all(self, weights: Floats, *, first: int, steps: Floats) -> None:
-        """As :meth:`include`, of many laws, by the transform's definition: at what is :attr:`left` alone.
-
-        Args:
-            weights: shape (laws, points); each row adds up to 1.
-            first: grid point of the first column.
-            steps: how often each law is composed with, shape (laws,).
-        """
-        left, points = self.left, weights.shape[1]
-        turns = np.outer(np.arange(points), left) % self.size
-        known = np.arange(self.size) if self.size < turns.size else turns
-        angles = (known - self.size * (known > self.size // 2)) * (-2 * math.pi / self.size)
-        waves = np.exp(1j * angles) if known is turns else np.exp(1j * angles)[turns]
-        # A sum is off by one rounding for each term, so a sum of sums by fewer; a wave by less than 24.
-        block = max(math.isqrt(points), 64)
-        parts = [slice(start, start + block) for start in range(0, points, block)]
-        rounding = (block + len(parts) + 24) * _UNIT_ROUNDOFF
-        both = waves.view(np.float64)  # real and imaginary parts, side by side
-        sums = np.zeros((len(weights), both.shape[1]))
-        for part in parts:
-            sums += weights[:, part] @ both[part]
-        self._multiply(sums.view(np.complex128), steps, at=left, rounding=rounding)
-        self.shift += first * int(steps.sum())
-
-    def _multiply(
-        self, transforms: npt.NDArray[np.complex128], steps: Floats, *, at: Any, rounding: float
-    ) -> None:
-        """Multiply by powers of transforms, each known but for ``rounding``, at some of the frequencies."""
-        magnitude = np.abs(transforms)
-        self.log_bound[at] += steps @ np.log(magnitude + rounding)
-        self.relative_error[at] += steps @ (rounding / np.maximum(magnitude, 1e-300) + 8 * _UNIT_ROUNDOFF)
-        product = self.product[at]
-        # Of many steps few frequencies are left: the powers of all others are no floats.
-        left = self.log_bound[at] > _NO_FLOAT
+        transform = fft.rfft(weight, n=self.size)[self.left]
+        magnitude = np.abs(transform)
+        bound = self.log_bound + step * np.log(magnitude + self.rounding)
+        relative = self.rounding / np.maximum(magnitude, 1e-300) + 8 * _UNIT_ROUNDOFF
+        kept = bound > _NO_FLOAT
         with np.errstate(under="ignore"):
-            for transform, step in zip(transforms[:, left], steps, strict=True):
-                product[left] *= _power(transform, int(step))
-        product[~left] = 0.0
-        self.product = np.zeros_like(self.product)
-        self.product[at] = product
+            return Spectrum(
+                self.size,
+                self.shift + step * first,
+                self.left[kept],
+                self.product[kept] * _power(transform[kept], step),
+                (self.relative_error + step * relative)[kept],
+                bound[kept],
+            )
+
+    def masses(self, *, origin: int) -> Floats:
+        """The composition's masses from a grid point on, to which all others are folded; none below zero."""
+        spread = np.zeros(self.size // 2 + 1, dtype=np.complex128)
+        spread[self.left] = self.product
+        composed = np.roll(fft.irfft(spread, n=self.size), (self.shift - origin) % self.size)
+        return np.asarray(np.maximum(composed, 0.0), dtype=np.float64)
 
     def noise(self) -> float:
         """How far all masses together can be from those of the composition."""
         absolute = np.abs(self.product)
         # Where a transform has died out nothing is known of its power but how large it can be.
-        left = self.log_bound > _NO_FLOAT
-        known = self.relative_error[left] < 0.5
-        error = absolute[left] * np.expm1(np.where(known, self.relative_error[left], 0.0))
+        known = self.relative_error < 0.5
+        error = absolute * np.expm1(np.where(known, self.relative_error, 0.0))
         with np.errstate(under="ignore"):
-            error[~known] = absolute[left][~known] + np.exp(self.log_bound[left][~known])
+            error[~known] = absolute[~known] + np.exp(self.log_bound[~known])
         # A real transform lists half of its frequencies.
         return 2 * (float(error.sum()) + self.rounding * float(absolute.sum()))
 
@@ -725,7 +638,17 @@ class Window:
         else:
             x = low if missing >= most else min(max(high + math.log1p(-missing / most), low), high)
         x += self.centre
-        return x + self.sign * _lost_digits(x, float(self.loss[-1] - self.loss[0]))
+        # What rounding can take off an ε that was read off losses around it.
+        lost = 1e-12 * abs(x) + min(1e-13, 1e-12 * float(self.loss[-1] - self.loss[0]))
+        return x + self.sign * lost
+
+    def is_close(self, epsilon: float, delta: float) -> bool:
+        """Whether ``epsilon`` lies within, and errors moved it by next to nothing."""
+        offset = epsilon - self.centre
+        if not self.loss[0] < epsilon < self.loss[-1] or self.tilt * offset < -_LARGEST_EXPONENT:
+            return False
+        slack = float(self._slack(np.array([offset]))[0]) * math.exp(min(self.log_scale, _LARGEST_EXPONENT))
+        return slack <= _SMALL_SLACK * delta
 
     @property
     def _factor(self) -> float:
@@ -755,7 +678,7 @@ def _discounted(weight: Floats, loss: Floats) -> Floats:
 def _product(
     laws: Sequence[PrivacyLossDistribution], steps: Sequence[int]
 ) -> tuple[Floats, Floats, float] | None:
-    """Losses and P masses of the composition, outcome by outcome, and what is missing; None if too many."""
+    """Losses and P masses of the composition, outcome by outcome, and what was lost; None if too many."""
     loss, p, q, lost = np.zeros(1), np.ones(1), np.ones(1), 0.0
     if sum(steps) == 1:
         loss, p = laws[0].loss, laws[0].p
@@ -771,13 +694,7 @@ def _product(
             loss, p, q = loss[kept], p[kept], q[kept]
         order = np.argsort(loss, kind="stable")
         loss, p = loss[order], p[order]
-    missing = lost + math.fsum(step * law.missing for law, step in zip(laws, steps, strict=True))
-    return loss, p, missing
-
-
-def _lost_digits(x: float, reach: float) -> float:
-    """What rounding can take off an ε of ``x`` that was read off losses up to ``reach`` away from it."""
-    return 1e-12 * abs(x) + min(1e-13, 1e-12 * reach)
+    return loss, p, lost
 
 
 def _power(spectrum: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[np.complex128]:
@@ -792,32 +709,20 @@ def _power(spectrum: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[n
 
 
 def _raised(total: float, steps: int, each: float) -> float:
-    """``total + steps·each``, rounded up."""
+    """``total + steps·each``, rounded up; what adds nothing leaves it."""
+    if not each:
+        return total
     return math.nextafter(total + math.nextafter(steps * each, math.inf), math.inf)
 
 
-def _prune(known: dict[Any, Any], rounds: Sequence[Any]) -> None:
-    """Forget rounds that were only tried once they are many."""
-    if len(known) > 2 * len(rounds) + 64:
-        for each in known.keys() - set(rounds):
-            del known[each]
+def _rung(place: int) -> float:
+    return math.pow(2.0, place / _RUNGS)
 
 
-def _common(first: Sequence[object], other: Sequence[object], *, at_most: int) -> int:
-    """How many entries two sequences have in common at their beginning."""
-    most = min(len(first), len(other), at_most)
-    for count in (most, most - 1):  # nearly always one of these, and then nothing is compared one by one
-        if count >= 0 and first[:count] == other[:count]:
-            return count
-    count = 0
-    while first[count] == other[count]:
-        count += 1
-    return count
+def _place(value: float) -> int:
+    """Of the highest rung that is at most ``value``."""
+    return math.floor(_RUNGS * math.log2(value))
 
 
-def _rung(number: int) -> float:
-    return math.pow(2.0, number / _RUNGS)
-
-
-def _rung_below(value: float) -> float:
-    return _rung(math.floor(_RUNGS * math.log2(value)))
+def _rung_below(rung: float) -> float:
+    return _rung(round(_RUNGS * math.log2(rung)) - 1)

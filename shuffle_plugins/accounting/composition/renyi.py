@@ -16,7 +16,8 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, mass_growth
+from shuffle_plugins.accounting.composition.pld import LossHistory
+from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, growth_of
 from shuffle_plugins.accounting.numerics.grid import Floats
 
 _ULPS = 16 * np.finfo(np.float64).eps
@@ -53,9 +54,9 @@ class RenyiComposition:
             raise ValueError("RDP composition bounds from above; it needs upper laws")
         self._laws = tuple(laws)
         self._steps = tuple(steps)
-        self._missing = math.fsum(step * law.missing for step, law in zip(steps, laws, strict=True))
-        self._growth = mass_growth(laws, steps)
-        deviation = math.sqrt(sum(step * law.deviation**2 for step, law in zip(steps, laws, strict=True)))
+        sums = LossHistory(lambda law: law).follow(list(laws), list(steps))
+        self._missing, self._growth = sums.missing, growth_of(sums.mass_error)
+        deviation = math.sqrt(sums.variance)
         self._orders = _COARSE_ORDERS
         if 0 < deviation < 64 / _COARSE_ORDERS[-1]:
             most = 64 / deviation  # δ far below 1e-300 asks for no larger one

@@ -14,7 +14,6 @@ from shuffle_plugins.accounting.losses.distribution import (
     finite_losses,
     profile_losses,
 )
-from shuffle_plugins.accounting.numerics.grid import Floats
 
 _LARGEST_LOSS = 600.0  # e to this power, times a mass, is a float
 
@@ -28,38 +27,23 @@ def sampled_composition(
 ) -> PrivacyLossDistribution:
     """From above, the privacy loss distribution of independent shuffles of one sample of fixed size."""
     composition = LossComposition(laws, counts)
-    missing = math.fsum(count * law.missing for law, count in zip(laws, counts, strict=True))
-    deviation = math.sqrt(sum(count * law.deviation**2 for law, count in zip(laws, counts, strict=True)))
-    largest = math.fsum(count * float(law.loss[-1]) for law, count in zip(laws, counts, strict=True))
+    sums, deviation = composition.sums, math.sqrt(composition.sums.variance)
     # A δ of 1e-25 is left to outcomes of infinite loss.
-    largest = min(largest, composition.epsilon(max(1e-25, 4 * missing)), _LARGEST_LOSS)
-    losses = _places(laws, counts, largest=largest, deviation=deviation, cells=resolution.cells)
-    deltas = composition.deltas(losses)
-    return profile_losses(losses, deltas, resolution=resolution, sampling_rate=sampling_rate)
-
-
-def _places(
-    laws: Sequence[PrivacyLossDistribution],
-    counts: Sequence[int],
-    *,
-    largest: float,
-    deviation: float,
-    cells: int,
-) -> Floats:
-    """Losses from 0 up at which the profile is asked for; between them its chord is above it.
-
-    Far below the mean loss it is next to 1, and one chord is as good as many. So it is everywhere if the loss
-    is nearly certain: then nobody is protected.
-    """
+    largest = min(sums.pure, composition.epsilon(max(1e-25, 4 * sums.missing)), _LARGEST_LOSS)
     mean = math.fsum(
         count * float((law.p * law.loss).sum() / law.p.sum()) for law, count in zip(laws, counts, strict=True)
     )
-    lowest = max(0.0, mean - 20 * deviation)  # below it the profile is 1 but for e^-200
+    # Losses from 0 up at which the profile is asked for: between them its chord is above it. Below the first
+    # it is 1 but for e^-200, and one chord is as good as many. So it is everywhere if the loss is nearly
+    # certain: then nobody is protected.
+    lowest = max(0.0, mean - 20 * deviation)
     if deviation < 1e-3 * largest or lowest >= largest:
-        return np.linspace(0.0, largest, 16)
-    points = min(math.ceil(2 * cells * (largest - lowest) / deviation) + 2, 20_000)
-    places = np.linspace(lowest, largest, points)
-    return np.append(0.0, places) if lowest > 0 else places
+        losses = np.linspace(0.0, largest, 16)
+    else:
+        points = min(math.ceil(2 * resolution.cells * (largest - lowest) / deviation) + 2, 20_000)
+        losses = np.union1d(0.0, np.linspace(lowest, largest, points))
+    deltas = composition.deltas(losses)
+    return profile_losses(losses, deltas, resolution=resolution, sampling_rate=sampling_rate)
 
 
 def sampled_instance(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Self
@@ -17,7 +17,6 @@ from shuffle_plugins.accounting.accountant import (
     sealed,
     upper_law,
 )
-from shuffle_plugins.accounting.composition.pld import LossComposition
 from shuffle_plugins.accounting.federated.rounds import (
     Cohort,
     FederatedRound,
@@ -30,9 +29,8 @@ from shuffle_plugins.accounting.federated.rounds import (
     distinct_participants,
     fewer_sizes,
 )
-from shuffle_plugins.accounting.losses.distribution import COARSE, FINE
 from shuffle_plugins.accounting.rounds.records import SampledRecordsRound, SeveralReportsRound
-from shuffle_plugins.accounting.rounds.round import Round, ShuffleRound, check_recordable, upper_losses
+from shuffle_plugins.accounting.rounds.round import Round, ShuffleRound, check_recordable
 from shuffle_plugins.accounting.terms import (
     NEIGHBOURING_RELATION,
     Adversary,
@@ -48,7 +46,6 @@ from shuffle_plugins.core import checks, rounded
 _STATE_VERSION = 3
 _MOST_SIZES = 400  # sizes of cohorts composed finely and in any order
 _FEW_SIZES = 64  # the same of rounds whose losses take long, and for what is asked seldom
-_FEW_ROUNDS = 100  # up to which a history is composed at once
 _AMPLIFIED = (Adversary.MODEL_OBSERVER, Adversary.SERVER)
 
 
@@ -94,8 +91,7 @@ class FederatedSpending:
 class ClientSpread:
     """How unevenly rounds are spread over the clients that took part in at least one, all known by name.
 
-    ``fewest_epsilon`` and ``median_epsilon`` are the certified ε against the server of the client that took
-    part least and of the one in the middle, for its own rounds; infinite where none is certified.
+    Each ε is certified against the server, of the client that took part least and of the one in the middle.
     """
 
     clients: int
@@ -104,22 +100,6 @@ class ClientSpread:
     most_rounds: int
     fewest_epsilon: float
     median_epsilon: float
-
-
-class _CohortAccountant(ShuffleAccountant):
-    """Composes up to some hundred sizes of cohorts finely."""
-
-    def __init__(self, *, method: Method = "pld", uppers: BothDirections | None = None) -> None:
-        super().__init__(method=method)
-        self._uppers = uppers or BothDirections(upper_law, FINE)
-
-    def _upper_compositions(self) -> Iterator[LossComposition]:
-        if len(self._earlier) > _MOST_SIZES:
-            laws = [upper_losses(each, COARSE) for each in self._counts]
-            return iter([LossComposition(laws, list(self._counts.values()))])
-        if self.num_steps > _FEW_ROUNDS:
-            return self._uppers.compositions(self._rounds, self._steps)
-        return super()._upper_compositions()
 
 
 @dataclass(slots=True)
@@ -143,12 +123,10 @@ class FederatedAccountant:
     """Adds up federated rounds against an observer, against the server, and with nobody trusted.
 
     Before the server a client pays for the rounds it took part in. The number reported bounds every client's
-    at once, by a history that dominates them all: of each kind of round (one mechanism at one ε0) the
-    costliest ones, as many as any one client took part in (proof: ``docs/proofs/accounting.md``, section 5a,
-    "The dominating history"). Rounds of secret participation have no such order and are charged to everybody.
-
-    Args:
-        method: how upper bounds compose, as for :class:`ShuffleAccountant`.
+    at once: of each kind of round (one mechanism at one ε0) the costliest ones, as many as any one client
+    took part in (``docs/proofs/accounting.md``, section 5a, "The dominating history"). Rounds of secret
+    participation have no such order and are charged to everybody. ``method`` is as of
+    :class:`ShuffleAccountant`.
 
     Example:
         >>> from shuffle_plugins.mechanisms import registry
@@ -167,8 +145,11 @@ class FederatedAccountant:
         self._participation = ParticipationCounts()
         self._cohorts: dict[Adversary, Counter[Cohort]] = {adversary: Counter() for adversary in _AMPLIFIED}
         self._answers: defaultdict[tuple[Adversary, float], _Answers] = defaultdict(_Answers)
-        self._whole = {adversary: _CohortAccountant(method=method) for adversary in _AMPLIFIED}
-        self._dominated = {each: BothDirections(upper_law, FINE) for each in _AMPLIFIED}
+        self._whole = {adversary: ShuffleAccountant(method=method) for adversary in _AMPLIFIED}
+        # Of histories that dominate, those of one adversary follow each other: what they share is kept.
+        self._dominated = {each: BothDirections(upper_law, most_fine=_MOST_SIZES) for each in _AMPLIFIED}
+        for whole in self._whole.values():
+            whole._uppers = BothDirections(upper_law, most_fine=_MOST_SIZES)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}, {self._method}: {self.num_rounds:,} rounds>"
@@ -184,9 +165,8 @@ class FederatedAccountant:
             federated_round: the round, at the number of reports that were received.
             participants: names of the clients that answered, dummies included; None if they are not known,
                 and then everybody is taken to have answered.
-            released: whether anything computed from the reports leaves the server. Reports that the server
-                received and threw away cost nothing against an observer; against the server they cost as much
-                as any others.
+            released: whether anything computed from the reports leaves the server. Reports that it threw away
+                cost nothing against an observer; against the server they cost as much as any others.
         """
         names = None if participants is None else distinct_participants(participants)
         if names is not None and len(names) < federated_round.reports:
@@ -195,17 +175,12 @@ class FederatedAccountant:
                 "be counted. Name everybody who answered, or pass participants=None"
             )
         self._record(federated_round, unnamed=names is None, released=released)
-        kind = self._participation.of(federated_round)
-        if names is None:
-            kind.unnamed += 1
-        else:
-            kind.add(names)
+        self._participation.add(federated_round, names)
 
     def rename(self) -> None:
-        """From here on participants go by new names: nobody is known from rounds recorded before.
+        """From here on participants go by new names, such as the node ids of another run.
 
-        A client may then be any of those who took part before, so the largest numbers of rounds add up. Call
-        it where names do not last, such as node ids from one run to the next.
+        A client may be any of those who took part before, so the largest numbers of rounds add up.
         """
         self._participation.rename()
 
@@ -265,20 +240,16 @@ class FederatedAccountant:
     ) -> EpsilonInterval:
         """Certified bounds on ε at δ.
 
-        The upper bound is that of the rounds composed one by one, each at its own size, to less than one per
-        cent. Against the server those rounds are the costliest that a client can have been in; only where
-        these are of more than 400 sizes, sizes are rounded to costlier ones nearby. Against anybody, so are
-        rounds whose losses take long (:attr:`Round.takes_long`) where they are of more than 64 sizes.
-
-        The lower bound is what real instances of the rounds as recorded attain; against the server, those of
-        the client known by name who took part most, sizes rounded to less costly ones.
+        Upper: the rounds composed at their own sizes; against the server the costliest that a client can have
+        been in. Of more than 400 sizes (64 where a law takes long), close ones are replaced by costlier ones.
+        Lower: what real instances attain; against the server, those of the client known by name who took part
+        most, at sizes that cost less.
 
         Args:
             adversary: the model's observer or the server; ``LOCAL`` only without a lower end.
             lower: False leaves the lower end at 0, and gives as the upper end what a budget is charged and
-                :meth:`would_exceed` compares: the same upper bound, except that it never falls while rounds
-                are recorded (composed anew, an ε may move by a few parts in ten thousand), and that it is
-                infinite where no ε can be certified, and not a ValueError.
+                :meth:`would_exceed` compares. It never falls while rounds are recorded (composed anew, an ε
+                may move by a few parts in ten thousand), and is infinite where no ε can be certified.
         """
         checks.delta(delta)
         if not lower:
@@ -301,11 +272,7 @@ class FederatedAccountant:
         )
 
     def client_spread(self, delta: float) -> ClientSpread | None:
-        """How unevenly rounds are spread over clients, and what the server learns of those with fewer rounds.
-
-        None if no participants are known by name, or names have changed between rounds: a client of one set
-        of names may then be any of another.
-        """
+        """How rounds are spread over clients; None if these are not known by one set of names."""
         checks.delta(delta)
         rounds = self._participation.of_clients()
         if not rounds:
@@ -332,10 +299,8 @@ class FederatedAccountant:
         """ε at δ for neighbours that differ in one *record* of a client, which has m of them.
 
         For clients that in every round draw some of their m records, uniformly, without replacement and in
-        secret, and each of whose reports is computed on one of them alone: CLDP-SGD and DSS-SGD. How many
-        reports a client sends the rounds say. That clients do so is up to their app.
-        :meth:`epsilon` is for neighbours that differ in all of a client's data, and is larger.
-        Sums of many messages and reports with δ0 > 0 are refused.
+        secret, and each of whose reports is computed on one of them alone (CLDP-SGD, DSS-SGD): that they do
+        is up to their app. Sums of many messages and reports with δ0 > 0 are refused.
         """
         adversary = round_adversary(adversary)
         charged = self._charged(adversary)
@@ -378,10 +343,9 @@ class FederatedAccountant:
         delta: float,
         adversary: Adversary = Adversary.MODEL_OBSERVER,
     ) -> bool:
-        """Whether one more such round would take the certified ε at ``delta`` over ``max_epsilon``.
+        """Whether one more such round, of the client who took part most, would take ε over ``max_epsilon``.
 
-        Before the server, and locally, it is taken to be a round of the client who took part most. Ask with
-        the most that the round can cost: the fewest reports that are accepted.
+        Ask with the most that the round can cost: the fewest reports that are accepted.
         """
         checks.target_epsilon(max_epsilon, name="max_epsilon")
         checks.delta(delta)
@@ -409,7 +373,7 @@ class FederatedAccountant:
     # -- composing --------------------------------------------------------------------------------------
 
     def _is_whole(self, adversary: Adversary) -> bool:
-        """Whether somebody can have been in all rounds, so that all are charged."""
+        """Whether all rounds are charged, as they are."""
         most = self._most_sizes
         slow = self._method == "rdp" or most == _FEW_SIZES  # a size takes milliseconds at every question
         if slow and len(self._cohorts[adversary]) > most:
@@ -444,7 +408,7 @@ class FederatedAccountant:
         return self._accountant(adversary, fewer_sizes(cohorts, limit=limit or self._most_sizes))
 
     def _attained(self, adversary: Adversary) -> ShuffleAccountant | None:
-        """Rounds that a client was in, or less costly ones; None where they are all that are charged."""
+        """Rounds that a client was in, or less costly ones; None where those are charged."""
         if adversary is Adversary.MODEL_OBSERVER:
             attained = self._cohorts[adversary]
         else:
@@ -454,7 +418,8 @@ class FederatedAccountant:
         return self._accountant(adversary, fewer_sizes(attained, limit=_FEW_SIZES, costlier=False))
 
     def _accountant(self, adversary: Adversary, cohorts: Mapping[Cohort, int]) -> ShuffleAccountant:
-        accountant = _CohortAccountant(method=self._method, uppers=self._dominated[adversary])
+        accountant = ShuffleAccountant(method=self._method)
+        accountant._uppers = self._dominated[adversary]
         examples = {kind.index: kind.example.before(adversary) for kind in self._participation.kinds}
         for cohort, rounds in sorted(cohorts.items()):
             accountant.step(_like(examples[cohort.kind], cohort), num_steps=rounds)
@@ -471,7 +436,7 @@ class FederatedAccountant:
     # -- checkpoints ------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The history and who took part how often, in plain dict, tuple, str, int, float and bool."""
+        """The history and who took part how often, as plain values."""
         return sealed(
             version=_STATE_VERSION,
             method=self._method,
@@ -510,10 +475,8 @@ class FederatedAccountant:
     ) -> Self:
         """An accountant of rounds that were recorded elsewhere.
 
-        Args:
-            records: the rounds, in order.
-            participation: for each kind of round, in how many of those whose participants are known by name
-                each client took part; one mapping for each set of names, see :meth:`rename`.
+        ``participation`` says, for each kind of round, in how many of those whose participants are known by
+        name each client took part; one mapping for each set of names, see :meth:`rename`.
         """
         accountant = cls(method=method)
         for record in records:

@@ -1,16 +1,15 @@
-"""A federated round: what it is against an observer of the model, the server, and everybody.
+"""A federated round against an observer of the model, the server, and everybody, and who took part how often.
 
-A server draws clients and sees who answers, or clients decide in secret and the server sees no more than how
-many reports there were. The proofs behind every number are in ``docs/proofs/accounting.md``, "Federated
-rounds".
+Proofs: ``docs/proofs/accounting.md``, "Federated rounds".
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -39,9 +38,7 @@ class _SecretSum(_Mechanism, Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FederatedRound:
-    """One federated round as three adversaries see it; hashable.
-
-    Make it by :meth:`drawn`, :meth:`secret` or :meth:`secret_sum`.
+    """One federated round as three adversaries see it: :meth:`drawn`, :meth:`secret` or :meth:`secret_sum`.
 
     Attributes:
         server: the round against the server, for a client that took part: who took part is known already, so
@@ -95,18 +92,13 @@ class FederatedRound:
     ) -> Self:
         """A round whose clients the server drew: uniformly ``invited`` of ``candidates``.
 
-        Before an observer the cohort hides among ``reports · candidates / invited`` clients, so that
-        dropping out adds no privacy: γ stays invited / candidates. This assumes that dropping out does not
-        depend on the data, and is as likely for every invited client; ``docs/proofs/accounting.md`` says how
-        much ε is off if it is likelier for some. Before the server γ = 1, also where clients drop out.
+        Before an observer γ = invited / candidates, however many drop out: that must not depend on the data,
+        and be as likely for every invited client (``docs/proofs/accounting.md`` says how much ε is off
+        otherwise). Before the server γ = 1.
 
         Args:
-            candidates: connected clients among whom was drawn.
-            invited: clients that were drawn; a number that was itself drawn (Poisson) is the number that came
-                out.
             honest_fraction: share of the candidates, and of those that reported, who follow the protocol and
-                do not collude with the adversary. The others hide nobody: an honest client is charged for a
-                cohort of honest ones alone.
+                do not collude with the adversary. The others hide nobody.
         """
         _check_counts(reports=reports, invited=invited, candidates=candidates)
         reports = _honest(reports, honest_fraction)
@@ -126,18 +118,15 @@ class FederatedRound:
     ) -> Self:
         """A round in which clients sampled themselves in secret and the others sent dummies.
 
-        Given both numbers, who reported is a uniform subset of those who answered, for the server too. This
-        needs equal chances of all clients to report, coins that nobody but their owner sees, and a shuffler
-        that drops the dummies and does not tell.
+        This needs equal chances of all clients to report, coins that nobody but their owner sees, and a
+        shuffler that drops the dummies and does not tell.
 
         Args:
             answered: envelopes shuffled, dummies included.
             reports: real reports among them.
             rate: probability with which a client was asked to report, if it is known. No more than
-                ``reports / rate`` clients are then taken to have tossed a coin: further dummies are
-                taken to hide nobody.
-            honest_fraction: share of those that answered who follow the protocol and do not work with whom ε
-                is against, whether the others send reports or dummies.
+                ``reports / rate`` clients are then taken to have tossed a coin.
+            honest_fraction: share of those that answered who follow the protocol and do not collude.
         """
         _check_counts(reports=reports, answered=answered)
         hiding = _honest(answered, honest_fraction)
@@ -156,19 +145,10 @@ class FederatedRound:
     def secret_sum(
         cls, mechanism: _SecretSum, *, answered: int, rate: float, hides_shares: bool = True
     ) -> Self:
-        """A sum to which all who answer add noise, and those drawn by their own secret coins add data.
+        """A sum to which all who answered add noise, and each adds data with probability ``rate``.
 
-        The others add the zero vector, in the same way. Nobody learns who did, or how many. Before an
-        observer, and before a server that sees the sum alone, a client's data are in it with probability
-        ``rate``.
-
-        Args:
-            mechanism: the clients' sum. Its own ``honest_fraction`` says how many of them are counted on to
-                add their noise.
-            answered: clients whose shares are in the sum.
-            rate: probability with which each of them adds data.
-            hides_shares: whether the server sees nothing of the shares but their sum. If it may see more, it
-                is charged as if it knew who took part.
+        The others add the zero vector. Nobody learns who did, or how many. ``hides_shares`` says whether the
+        server sees nothing of the shares but their sum; if not, it is charged as if it knew who took part.
         """
         checks.number("rate", rate, above=0, at_most=1)
         observer = mechanism.secret_round(answered=answered, participation=rate)
@@ -176,7 +156,7 @@ class FederatedRound:
 
     @property
     def reports(self) -> int:
-        """How many reports were shuffled together, or added up."""
+        """How many were shuffled, or added up."""
         return int(self.server.cohort)
 
     @property
@@ -186,7 +166,7 @@ class FederatedRound:
 
     @property
     def secrecy(self) -> str:
-        """How clients are sampled, and what of it must stay secret from an observer and from the server."""
+        """What of the sampling must stay secret from an observer and from the server."""
         if not self.is_secret:
             return f"{self.observer.secrecy}; the server sees it, and against the server this earns nothing"
         if self.server.opened() != self.server:
@@ -198,16 +178,15 @@ class FederatedRound:
 
     @property
     def _hidden(self) -> Round:
-        """The observer's round, if no more than who answered were known."""
+        """The observer's round to one who knows who answered."""
         return replace(self.observer, population=self.server.population, sampling=self.server.sampling)
 
     @property
     def kind(self) -> RoundKind:
-        """Mechanism, ε0, δ0, and whether participation is secret: what rounds that compare share.
+        """What rounds that compare share: mechanism, ε0, δ0, and whether participation is secret.
 
-        Of sums and other kinds of round the number of reports as well: those whose cohorts differ do not
-        compare, since a sum cannot be thinned out. And, if the server knows more of it than who answered,
-        the round of one who does not.
+        Of sums the number of reports as well, since a sum cannot be thinned out; and, if the server knows
+        more of it than who answered, the round of one who does not.
         """
         shared = self.server.comparable
         if shared is None:
@@ -223,13 +202,13 @@ class FederatedRound:
         return self.observer if adversary is Adversary.MODEL_OBSERVER else self.server
 
     def state(self) -> tuple[Any, Any, float | None, float]:
-        """The round as plain values, for checkpoints."""
+        """The round as plain values."""
         local_epsilon = None if math.isinf(self.local_epsilon) else self.local_epsilon
         return (self.observer.state(), self.server.state(), local_epsilon, self.local_delta)
 
     @classmethod
     def from_state(cls, state: tuple[Any, Any, float | None, float]) -> Self:
-        """Rebuild a round from :meth:`state`; lists in place of tuples are read as well."""
+        """The round of a :meth:`state`, whose tuples may have become lists."""
         try:
             observer, server, local_epsilon, local_delta = state
             return cls(
@@ -243,7 +222,7 @@ class FederatedRound:
 
 
 def as_tuples(value: Any) -> Any:
-    """A state or a kind read from JSON, its nested lists turned back into the tuples that were written."""
+    """A state read from JSON, its nested lists turned back into tuples."""
     return tuple(map(as_tuples, value)) if isinstance(value, (list, tuple)) else value
 
 
@@ -253,16 +232,15 @@ def _round(mechanism: _Randomizer, *, population: int, cohort: int) -> Round:
 
 
 def _honest(count: int, fraction: float) -> int:
-    """How many of ``count`` clients can be counted on, at least one: the client whose ε it is."""
+    """At least one: the client whose ε it is."""
     return max(1, honest_clients(count, fraction))
 
 
 def _check_counts(**counts: int) -> None:
     """Refuse counts that are not whole numbers from 1 on, in ascending order."""
-    for name, count in counts.items():
-        checks.whole(name, count)
-    ordered = list(counts.items())
-    for (less, few), (more, many) in pairwise(ordered):
+    for (less, few), (more, many) in pairwise(counts.items()):
+        checks.whole(less, few)
+        checks.whole(more, many)
         if few > many:
             raise ValueError(f"{few} {less} of {many} {more}: there cannot be more")
 
@@ -301,88 +279,49 @@ class Cohort(NamedTuple):
 def fewer_sizes(cohorts: Mapping[Cohort, int], *, limit: int, costlier: bool = True) -> Counter[Cohort]:
     """The same numbers of rounds, in at most ``limit`` sizes, or half a dozen of each kind.
 
-    Sizes are replaced by ones that cost at least as much if ``costlier``, or else by ones that cost no more.
+    Sizes that are close are replaced by one that costs at least as much as each if ``costlier``, or else by
+    one that costs no more.
     """
     limit = max(limit, 6 * len({cohort.kind for cohort in cohorts}))
-    if len(cohorts) <= limit:
-        return Counter(cohorts)
-    found = [_merged(cohorts, _Grid.around(cohorts, at_rate, costlier), limit) for at_rate in (True, False)]
-    return min(found, key=_weight) if costlier else max(found, key=_weight)
+    found, ratio = Counter(cohorts), 1.001
+    while len(found) > limit:
+        width, close = math.log(ratio), defaultdict[tuple[int, ...], list[Cohort]](list)
+        for cohort in cohorts:
+            cell = (int(math.log(cohort.reports) / width), int(math.log(cohort.spread) / width))
+            close[cohort.kind, cohort.open, *cell].append(cohort)
+        found = Counter()
+        for group in close.values():
+            found[_replacing(group, costlier)] += sum(cohorts[each] for each in group)
+        ratio *= ratio
+    return found
+
+
+def _replacing(group: list[Cohort], costlier: bool) -> Cohort:
+    """A size that :meth:`covers <Cohort.covers>` all of a kind, or that all cover: by clients or by rate."""
+    kind, reports, hiding = group[0].kind, [each.reports for each in group], [each.hiding for each in group]
+    fewest, most = min(reports), max(reports)
+    if group[0].open:
+        return Cohort(kind, fewest, fewest) if costlier else Cohort(kind, most, most)
+    # The rate is exact in whole numbers: of fractions the largest, or the smallest.
+    extreme = min if costlier else max
+    far = extreme(group, key=lambda each: Fraction(each.hiding, each.reports))
+    if costlier:
+        choices = [Cohort(kind, max(fewest, fewest * far.hiding // far.reports), fewest)]
+        if most <= min(hiding):
+            choices.append(Cohort(kind, min(hiding), most))
+        return min(choices, key=lambda each: each.weight)
+    choices = [Cohort(kind, -(-most * far.hiding // far.reports), most), Cohort(kind, max(hiding), fewest)]
+    return max(choices, key=lambda each: each.weight)
 
 
 def _weight(cohorts: Mapping[Cohort, int]) -> float:
     return math.fsum(cohort.weight * rounds for cohort, rounds in cohorts.items())
 
 
-def _merged(cohorts: Mapping[Cohort, int], grid: _Grid, limit: int) -> Counter[Cohort]:
-    ratio = 1.001  # coarser ones follow until they fit
-    while True:
-        merged: Counter[Cohort] = Counter()
-        for cohort, rounds in cohorts.items():
-            merged[grid.rounded(cohort, ratio)] += rounds
-        if len(merged) <= limit:
-            return merged
-        ratio *= ratio  # sizes of the coarser grid are some of the finer one's, and known already
-
-
-@dataclass(frozen=True, slots=True)
-class _Grid:
-    """Sizes to round to: powers of a ratio, and multiples of the least spread and the fewest clients.
-
-    Powers stay where they are as a history grows, as do the fewest clients where as many are always there.
-    """
-
-    reports: int  # the fewest; no size is rounded to fewer
-    spread: float  # the fewest clients for each report
-    hiding: int  # the fewest clients
-    at_rate: bool  # round reports and the rate; otherwise reports and clients
-    costlier: bool  # round to what costs more
-
-    @classmethod
-    def around(cls, cohorts: Iterable[Cohort], at_rate: bool, costlier: bool) -> Self:
-        return cls(
-            reports=min(cohort.reports for cohort in cohorts),
-            spread=min((cohort.spread for cohort in cohorts if not cohort.open), default=1.0),
-            hiding=min((cohort.hiding for cohort in cohorts if not cohort.open), default=1),
-            at_rate=at_rate,
-            costlier=costlier,
-        )
-
-    def rounded(self, cohort: Cohort, ratio: float) -> Cohort:
-        kind, hiding, reports = cohort
-        few, many = max(_down(reports, 1, ratio), self.reports), _up(reports, ratio)
-        if cohort.open:
-            fair = few if self.costlier else many
-            return Cohort(kind, fair, fair)
-        if not self.at_rate:
-            if self.costlier:
-                less = _down(hiding, self.hiding, ratio)
-                return Cohort(kind, less, many) if many <= less else Cohort(kind, few, few)
-            return Cohort(kind, _up(hiding, ratio, least=self.hiding), few)
-        if self.costlier:
-            spread = self.spread * ratio ** _steps(cohort.spread / self.spread, ratio, math.floor)
-            return Cohort(kind, max(few, min(math.floor(few * spread), few * hiding // reports)), few)
-        spread = self.spread * ratio ** _steps(cohort.spread / self.spread, ratio, math.ceil)
-        return Cohort(kind, max(math.ceil(many * spread), -(-many * hiding // reports)), many)
-
-
-def _down(value: int, least: int, ratio: float) -> int:
-    return min(value, max(least, math.floor(least * ratio ** _steps(value / least, ratio, math.floor))))
-
-
-def _up(value: int, ratio: float, *, least: int = 1) -> int:
-    return max(value, math.ceil(least * ratio ** _steps(value / least, ratio, math.ceil)))
-
-
-def _steps(value: float, ratio: float, whole: Callable[[float], int]) -> int:
-    return whole(math.log(value) / math.log(ratio))
-
-
 def costliest(cohorts: Mapping[Cohort, int], most: Mapping[int, int]) -> Counter[Cohort]:
     """A history that costs at least as much as any with at most ``most[kind]`` of the rounds of each kind.
 
-    Of open cohorts the smallest are taken. Of sampled ones either all, or the largest as if each were drawn
-    from the fewest clients, whichever weighs less.
+    Of open cohorts the smallest; of sampled ones all, or the largest as if drawn from the fewest clients.
     """
     taken: Counter[Cohort] = Counter()
     for kind in {cohort.kind for cohort in cohorts}:
@@ -428,7 +367,7 @@ def _first(order: Iterable[Cohort], cohorts: Mapping[Cohort, int], wanted: int) 
 
 
 class RecordedRound(NamedTuple):
-    """An entry of a history; ``released`` if anything computed from its reports left the server."""
+    """An entry of a history; participants may be unnamed, and nothing of it released."""
 
     federated_round: FederatedRound
     unnamed: bool
@@ -441,26 +380,21 @@ class KindParticipation:
 
     index: int  # number of the kind, in the order in which kinds appeared
     example: FederatedRound
-    named: Counter[str] = field(default_factory=Counter)  # rounds of each client, by the names that hold now
-    most: int = 0  # the largest of them
-    earlier: list[Counter[str]] = field(default_factory=list)  # the same under each earlier set of names
+    named: Counter[tuple[int, str]] = field(default_factory=Counter)  # rounds of each client, by era and name
+    most: Counter[int] = field(default_factory=Counter)  # the largest of them in each era
     unnamed: int = 0  # rounds whose participants are not known; everybody is taken to have been in them
     recorded: int = 0
 
     @property
-    def eras(self) -> list[Counter[str]]:
-        """One counter of rounds for each set of names."""
-        return [*self.earlier, self.named]
-
-    @property
     def rounds(self) -> int:
         """The most rounds that one client can have been in, under all its names together."""
-        return self.most + sum(max(era.values(), default=0) for era in self.earlier) + self.unnamed
+        return self.most.total() + self.unnamed
 
-    def add(self, names: frozenset[str]) -> None:
-        """Count one more round of each of these clients."""
-        self.named.update(names)
-        self.most = max(self.most, max(map(self.named.__getitem__, names)))
+    def add(self, named: Mapping[str, int], *, era: int) -> None:
+        """Count so many more rounds of each of these clients."""
+        for name, rounds in named.items():
+            self.named[era, name] += rounds
+            self.most[era] = max(self.most[era], self.named[era, name])
 
     def cohort(self, shuffle_round: Round) -> Cohort:
         """The size of a round of this kind."""
@@ -468,14 +402,11 @@ class KindParticipation:
 
 
 class ParticipationCounts:
-    """Who took part how often, for every kind of round.
-
-    Names hold for an era, which :meth:`rename` ends. A client of one era may be any client of another, so
-    over eras the largest numbers of rounds add up.
-    """
+    """Who took part how often, for every kind of round. Names hold for an era, which :meth:`rename` ends."""
 
     def __init__(self) -> None:
         self._kinds: dict[RoundKind, KindParticipation] = {}
+        self._era = 0
 
     @property
     def kinds(self) -> list[KindParticipation]:
@@ -489,76 +420,68 @@ class ParticipationCounts:
 
     @property
     def taken(self) -> dict[int, int]:
-        """Of each kind, by its index, the most rounds that one client can have been in."""
+        """Of each kind the most rounds that one client can have been in."""
         return {kind.index: kind.rounds for kind in self.kinds}
-
-    @property
-    def num_eras(self) -> int:
-        """Sets of names so far, the one that holds now included."""
-        return max((len(kind.eras) for kind in self.kinds), default=0)
 
     def of(self, federated_round: FederatedRound) -> KindParticipation:
         """Who took part in rounds of this round's kind; a new kind begins without participants."""
         key = federated_round.kind
         if key not in self._kinds:
-            earlier = [Counter[str]() for _ in range(self.num_eras - 1)]
-            self._kinds[key] = KindParticipation(
-                index=len(self._kinds), example=federated_round, earlier=earlier
-            )
+            self._kinds[key] = KindParticipation(index=len(self._kinds), example=federated_round)
         return self._kinds[key]
+
+    def add(self, federated_round: FederatedRound, names: Iterable[str] | None) -> None:
+        """Count a round; everybody is taken to have been in one without names."""
+        kind = self.of(federated_round)
+        if names is None:
+            kind.unnamed += 1
+        else:
+            kind.add(dict.fromkeys(names, 1), era=self._era)
 
     def rename(self) -> None:
         """End an era: nobody is known by the names used until now."""
+        self._era += 1
+
+    def _totals(self, weight: Callable[[KindParticipation], float]) -> dict[tuple[int, str], float]:
+        totals: dict[tuple[int, str], float] = {}
         for kind in self.kinds:
-            kind.earlier.append(kind.named)
-            kind.named, kind.most = Counter(), 0
+            each = weight(kind)
+            for client, rounds in kind.named.items():
+                totals[client] = totals.get(client, 0.0) + each * rounds
+        return totals
 
     def of_busiest_client(self) -> dict[int, int]:
         """Rounds of each kind, by its index, of the client known by name who took part most in all."""
-        totals: Counter[tuple[int, str]] = Counter()
-        for kind in self.kinds:
-            for era, named in enumerate(kind.eras):
-                for name, rounds in named.items():
-                    totals[era, name] += rounds
+        totals = self._totals(lambda _: 1.0)
         if not totals:
             return {}
-        era, name = max(sorted(totals), key=totals.__getitem__)  # of several the same one in every run
-        return {kind.index: kind.eras[era][name] for kind in self.kinds if name in kind.eras[era]}
+        busiest = max(sorted(totals), key=totals.__getitem__)  # of several the same one in every run
+        return {kind.index: kind.named[busiest] for kind in self.kinds if busiest in kind.named}
 
     def of_clients(self) -> list[dict[int, int]]:
-        """Rounds of each kind, by its index, of every client known by name, those without names included.
-
-        Empty if clients had more than one set of names.
-        """
-        eras = [era for era in range(self.num_eras) if any(kind.eras[era] for kind in self.kinds)]
-        if len(eras) != 1:
+        """Rounds of each kind, by its index, of every client; none if there is more than one set of names."""
+        clients = {client for kind in self.kinds for client in kind.named}
+        if len({era for era, _ in clients}) != 1:
             return []
-        (era,) = eras
-        names = {name for kind in self.kinds for name in kind.eras[era]}
-        return [
-            {kind.index: kind.eras[era].get(name, 0) + kind.unnamed for kind in self.kinds} for name in names
-        ]
+        return [{kind.index: kind.named[each] + kind.unnamed for kind in self.kinds} for each in clients]
 
     def worst_client(self, weight: Callable[[KindParticipation], float]) -> float:
         """The largest sum of weights over the rounds that one client can have been in."""
         kinds = [kind for kind in self.kinds if kind.rounds]
         if len(kinds) == 1:
             return weight(kinds[0]) * kinds[0].rounds
-        worst = math.fsum(weight(kind) * kind.unnamed for kind in kinds if kind.unnamed)
-        for era in range(self.num_eras if kinds else 0):
-            totals: dict[str, float] = {}
-            for kind in kinds:
-                for name, rounds in kind.eras[era].items():
-                    totals[name] = totals.get(name, 0.0) + weight(kind) * rounds
-            worst += max(totals.values(), default=0.0)
-        return worst
+        worst: dict[int, float] = {}  # a client of one era may be any client of another
+        for (era, _), total in self._totals(weight).items():
+            worst[era] = max(worst.get(era, 0.0), total)
+        return math.fsum([*worst.values(), *(weight(kind) * kind.unnamed for kind in kinds if kind.unnamed)])
 
     def state(self) -> tuple[tuple[tuple[RoundKind, dict[str, int]], ...], ...]:
         """For each era and kind, how many rounds each named client took part in."""
-        return tuple(
-            tuple((key, dict(kind.eras[era])) for key, kind in self._kinds.items() if kind.eras[era])
-            for era in range(self.num_eras)
-        )
+        found: list[dict[RoundKind, dict[str, int]]] = [{} for _ in range(self._era + 1)]
+        for key, kind in self._kinds.items():
+            for (era, name), rounds in kind.named.items():
+                found[era].setdefault(key, {})[name] = rounds
+        return tuple(tuple(era.items()) for era in found)
 
     def load(
         self,
@@ -568,30 +491,23 @@ class ParticipationCounts:
     ) -> None:
         """Take over named participants that were counted elsewhere, by era and kind of round.
 
-        ``known`` has, for each kind, the numbers of reports of rounds whose participants are known by name: a
-        ValueError if the two do not belong together.
+        ``known`` has the numbers of reports of those rounds, with which they must agree.
         """
-        counted: Counter[RoundKind] = Counter()
-        reported: Counter[RoundKind] = Counter()
-        for number, era in enumerate(eras):
-            if number:
-                self.rename()
+        for self._era, era in enumerate(eras):
             for key, named in era.items():
                 if not all(isinstance(n, str) and type(r) is int and r >= 1 for n, r in named.items()):
                     raise ValueError("participants are names, in a whole number of rounds each")
-                kind = self._kinds[key]
-                kind.named = Counter(named)
-                kind.most = max(named.values(), default=0)
-                counted[key] += kind.most
-                reported[key] += sum(named.values())
-        if any(rounds > len(known.get(key, ())) for key, rounds in counted.items()):
-            raise ValueError("somebody took part in more rounds than there were")
-        if any(reported[key] < sum(reports) for key, reports in known.items()):
-            raise ValueError("who took part in rounds with known participants is missing")
+                self._kinds[key].add(named, era=self._era)
+        for key, kind in self._kinds.items():
+            reports = known.get(key, ())
+            if kind.most.total() > len(reports):
+                raise ValueError("somebody took part in more rounds than there were")
+            if kind.named.total() < sum(reports):
+                raise ValueError("who took part in rounds with known participants is missing")
 
 
 def distinct_participants(participants: Iterable[str]) -> frozenset[str]:
-    """The names, each once; TypeError unless it is an iterable of str, and not one str."""
+    """The names, each once; one str is refused."""
     if isinstance(participants, str):
         raise TypeError("participants are many names, not one str")
     names = frozenset(participants)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from shuffle_plugins.accounting.numerics.grid import Floats, spread_to_grid, tally
 from shuffle_plugins.accounting.numerics.search import zero_between
@@ -31,9 +32,8 @@ class Resolution:
 
 
 FINE = Resolution(tolerance=5e-4, cells=32)
-SINGLE = Resolution(tolerance=5e-5, cells=160)
 COARSE = Resolution(tolerance=6e-3, cells=16)
-"""Resolutions of a short history, of one round that ``resolves_alone``, and of a history of many kinds."""
+"""Resolutions of a short history, and of one of many kinds of rounds."""
 
 RATIO_ERROR = 2.0**-50
 """How far a loss can be off that was read off two masses: eight roundings of numbers near one."""
@@ -101,13 +101,8 @@ def deviation_of(loss: Floats, p: Floats) -> float:
     return float(math.sqrt(max((p * (loss - mean) ** 2).sum() / total, 0.0)))
 
 
-def mass_growth(laws: Sequence[PrivacyLossDistribution], steps: Sequence[int]) -> float:
-    """By what factor a composed δ can be off because the laws' masses are, beyond the 1 + 1e-9 set aside."""
-    return growth_of(math.fsum(step * law.mass_error for step, law in zip(steps, laws, strict=True)))
-
-
 def growth_of(mass_error: float) -> float:
-    """As :func:`mass_growth`, from the laws' errors added up."""
+    """By what factor a composed δ can be off because masses are, beyond the 1 + 1e-9 set aside."""
     return math.exp(min(max(mass_error - _MASS_SLACK, 0.0), _LARGEST_GAIN))
 
 
@@ -293,8 +288,35 @@ def hull_outcomes(losses: Floats, bounds: Floats) -> PositiveLosses:
         losses: increasing, the first at 0 or more, shape (points,).
         bounds: values of δ there, shape (points,). Right of the last point the profile is flat.
     """
-    x = np.expm1(losses).tolist()
-    y = bounds.tolist()
+    kept = _lower_hull(np.expm1(losses).tolist(), bounds.tolist())
+    slope = np.append(np.diff(bounds[kept]) / np.diff(np.expm1(losses[kept])), 0.0)
+    q = np.maximum(np.diff(slope), 0.0)
+    loss = losses[kept][1:]
+    return PositiveLosses(loss=loss, p=q * np.exp(loss), q=q, beyond=float(bounds[kept][-1]))
+
+
+def tested_outcomes(apart: Floats, accepted: Floats) -> PositiveLosses:
+    """Outcomes whose profile is that of the best of some tests: what is left of Q where each refuses.
+
+    Args:
+        apart: by how much P is accepted more often than Q, shape (tests,).
+        accepted: how often Q is, shape (tests,); in any order.
+    """
+    told = np.isfinite(apart) & np.isfinite(accepted)  # others left floating-point range
+    x, y = np.append(0.0, accepted[told]), np.append(0.0, np.maximum(apart[told], 0.0))
+    order = np.lexsort((-y, x))
+    x, y = x[order], y[order]
+    last = int(np.argmax(y))
+    kept = _lower_hull(x[: last + 1].tolist(), (-y[: last + 1]).tolist())
+    q = np.diff(x[kept])
+    gain = np.diff(y[kept])
+    told = (q > 0) & (gain > 0)
+    loss = np.log1p(gain[told] / q[told])
+    return PositiveLosses(loss=loss[::-1], p=(q * (1 + gain / q))[told][::-1], q=q[told][::-1], beyond=0.0)
+
+
+def _lower_hull(x: list[float], y: list[float]) -> npt.NDArray[np.int64]:
+    """Which points the lower convex hull of a curve goes through; x does not fall."""
     hull = [0]
     for i in range(1, len(x)):
         while len(hull) > 1 and (y[i] - y[hull[-1]]) * (x[hull[-1]] - x[hull[-2]]) <= (
@@ -302,11 +324,7 @@ def hull_outcomes(losses: Floats, bounds: Floats) -> PositiveLosses:
         ) * (x[i] - x[hull[-1]]):
             hull.pop()
         hull.append(i)
-    kept = np.array(hull)
-    slope = np.append(np.diff(bounds[kept]) / np.diff(np.expm1(losses[kept])), 0.0)
-    q = np.maximum(np.diff(slope), 0.0)
-    loss = losses[kept][1:]
-    return PositiveLosses(loss=loss, p=q * np.exp(loss), q=q, beyond=float(bounds[kept][-1]))
+    return np.array(hull)
 
 
 def hockey_sticks(losses: Floats, q: Floats) -> Floats:

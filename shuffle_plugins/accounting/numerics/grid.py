@@ -21,20 +21,6 @@ def tally(index: Cells, weights: Floats, size: int) -> Floats:
     return np.bincount(index, weights=weights, minlength=size).astype(np.float64, copy=False)
 
 
-def transform_size(least: int) -> int:
-    """The smallest number of points, at least ``least``, of a fast real transform: 2^a·3^b·5^c."""
-    best = 1 << max(least - 1, 0).bit_length()
-    fives = 1
-    while fives < best:
-        odd = fives
-        while odd < best:
-            # odd times the least power of two that reaches
-            best = min(best, odd << max(-(-least // odd) - 1, 0).bit_length())
-            odd *= 3
-        fives *= 5
-    return best
-
-
 def spread_to_grid(loss: Floats, q: Floats, *, cell: float) -> tuple[int, Floats]:
     """Spread outcomes over the two multiples of ``cell`` around their loss, keeping their P and Q mass.
 

@@ -32,8 +32,7 @@ _PERIOD = 14.0  # of the trapezoidal sum, in standard deviations of the tilted s
 _LEAST_PERIOD = 18.0  # … and at least this over c
 _LARGEST_EXPONENT = 300.0
 _NEAR_SADDLE = 0.02  # relative
-_BLOCK, _MOST_TERMS = 128, 1 << 12
-_STRIDE = 16  # terms whose exponentials are made as an outer product
+_MOST_TERMS = 1 << 12
 _ENOUGH = 5e-5  # relative error to which the largest value of all mixes is found, …
 _ENOUGH_OF_SHARE = 0.05  # … or this times the smoothing, if that is more, …
 _ROUGHLY = 1e-2  # … and far out in the tail at most this
@@ -131,7 +130,8 @@ class MixedSums:
         found *= step / (2 * math.pi)
         # The terms beyond, as in the proof of Claim 3 of docs/proofs/noise.md.
         exponent = np.clip(((smoothing * tilt) ** 2 - (smoothing * end) ** 2) / 2, -700.0, 700.0)
-        found += np.exp(exponent) * tilt**2 / (math.pi * smoothing**2 * end**3)
+        with np.errstate(over="ignore"):
+            found += np.exp(exponent) * (tilt / (smoothing * end)) ** 2 / (math.pi * end)
         rounding = 16 * _ROUNDOFF * (1 + np.abs(saddle.log_height) + tilt * np.abs(self.shift))
         found = np.maximum(found, 1e-300) * (1 + rounding)
         with np.errstate(over="ignore"):
@@ -145,25 +145,20 @@ class MixedSums:
         values, masses = self.packed
         tilt, shift = saddle.tilt[rows], self.shift[rows]
         height = tilt * shift - 2 * np.log(tilt) - saddle.log_height[rows] + (smoothing * tilt) ** 2 / 2
-        blocks, dropped = [], np.zeros(len(rows))
-        for start in range(0, count, _BLOCK):
-            places = np.arange(start, min(start + _BLOCK, count))
-            log_modulus, angle, wrong = _log_moments(values[:, rows], masses, tilt, step, places)
-            t = step[:, None] * places
-            ratio = t / tilt[:, None]
-            shape = log_modulus[-1] - (smoothing[:, None] * t) ** 2 / 2 - np.log1p(ratio**2)
-            shape += height[:, None]
-            turn = t * (shift + smoothing**2 * tilt)[:, None] - 2 * np.arctan(ratio) + angle[-1]
-            rounding = wrong[-1] + 8 * _ROUNDOFF * (np.abs(turn) + np.abs(shape) + 8)
-            shape += np.where(places == 0, 0.0, math.log(2.0))
-            highest = (log_modulus[:-1] + wrong[:-1]).max(axis=0)
-            ceiling = np.exp(np.minimum(shape + self.trials * highest, 600.0))
-            # 20.0: −log of the size, over the largest term's, of terms that are bounded and not computed
-            kept = np.any(ceiling > math.exp(-20.0), axis=0)
-            dropped += ceiling[:, ~kept].sum(axis=1)
-            block = log_modulus[:-1], angle[:-1], wrong[:-1], shape, turn, rounding
-            blocks.append([each[..., kept] for each in block])
-        return _Terms(*(np.concatenate(each, axis=-1) for each in zip(*blocks, strict=True))), dropped
+        log_modulus, angle, wrong = _log_moments(values[:, rows], masses, tilt, step, count)
+        t = step[:, None] * np.arange(count)
+        ratio = t / tilt[:, None]
+        shape = log_modulus[-1] - (smoothing[:, None] * t) ** 2 / 2 - np.log1p(ratio**2)
+        shape += height[:, None]
+        turn = t * (shift + smoothing**2 * tilt)[:, None] - 2 * np.arctan(ratio) + angle[-1]
+        rounding = wrong[-1] + 8 * _ROUNDOFF * (np.abs(turn) + np.abs(shape) + 8)
+        shape[:, 1:] += math.log(2.0)
+        highest = (log_modulus[:-1] + wrong[:-1]).max(axis=0)
+        ceiling = np.exp(np.minimum(shape + self.trials * highest, 600.0))
+        # 20.0: −log of the size, over the largest term's, of terms that are bounded and not computed
+        kept = np.any(ceiling > math.exp(-20.0), axis=0)
+        every = log_modulus[:-1], angle[:-1], wrong[:-1], shape, turn, rounding
+        return _Terms(*(each[..., kept] for each in every)), ceiling[:, ~kept].sum(axis=1)
 
     def log_bound(self) -> Floats:
         """Chernoff's bound on the logarithm of the same, shape (rows,): (y)₊ ≤ e^{c·y − 1}/c."""
@@ -266,7 +261,7 @@ def _batches(terms: Cells) -> Iterator[tuple[Cells, int]]:
     while start < len(order):
         stop = start + 1
         # 1 << 15: terms of all rows, so that arrays stay in the processor's cache
-        while stop < len(order) and (stop - start + 1) * terms[order[stop]] <= 1 << 15:
+        while stop < len(order) and (stop - start + 1) * int(terms[order[stop]]) <= 1 << 15:
             stop += 1
         yield order[start:stop], int(terms[order[stop - 1]])
         start = stop
@@ -466,20 +461,21 @@ def _largest_of_all_mixes(terms: _Terms, *, trials: int, enough: Floats) -> Floa
 
 
 def _log_moments(
-    values: Floats, masses: Floats, tilt: Floats, step: Floats, places: Cells
+    values: Floats, masses: Floats, tilt: Floats, step: Floats, count: int
 ) -> tuple[Floats, Floats, Floats]:
-    """log|M|, arg M and a relative error of M at tilt + i·step·places; shape (laws, rows, places) each."""
-    starts, stride = np.arange(places[0], places[-1] + 1, _STRIDE), min(_STRIDE, len(places))
-    shape = (len(values), len(step), len(starts), stride)
-    excess = np.empty(shape, dtype=np.complex128)
-    scale = np.empty((*shape[:3], 1))
-    for law, weights in enumerate(masses):
+    """log|M|, arg M and a relative error of M at tilt + i·step·(0, 1, …); shape (laws, rows, count) each."""
+    found = []
+    for law, weights in zip(values, masses, strict=True):
         atoms = np.flatnonzero(weights)
-        excess[law], scale[law, :, :, 0] = _moments_less_one(
-            values[law][:, atoms], weights[atoms], tilt=tilt, step=step, starts=starts, stride=stride
-        )
-    excess = excess.reshape(*shape[:2], -1)[:, :, : len(places)]
-    wrong = np.broadcast_to(scale, shape).reshape(*shape[:2], -1)[:, :, : len(places)]
+        excess, wrong = _moments_less_one(law[:, atoms], weights[None, atoms], tilt, step, count)
+        log_modulus, angle = _logarithm(excess[0])
+        found.append((log_modulus, angle, wrong[0] * np.exp(-log_modulus)))
+    modulus, angles, errors = (np.stack(each) for each in zip(*found, strict=True))
+    return modulus, angles, errors
+
+
+def _logarithm(excess: npt.NDArray[np.complex128]) -> tuple[Floats, Floats]:
+    """log|M| and arg M of M = 1 + ``excess``."""
     real, imaginary = excess.real, excess.imag
     squared = real * (2 + real) + imaginary**2
     near_zero = squared < -0.75
@@ -488,25 +484,35 @@ def _log_moments(
         squared = np.maximum((1 + real[near_zero]) ** 2 + imaginary[near_zero] ** 2, 1e-300)
         # -34.0: of a modulus of M; rounding cannot tell less
         log_modulus[near_zero] = np.maximum(0.5 * np.log(squared), -34.0)
-    return log_modulus, np.arctan2(imaginary, 1 + real), 32 * _ROUNDOFF * wrong * np.exp(-log_modulus)
+    return log_modulus, np.arctan2(imaginary, 1 + real)
 
 
 def _moments_less_one(
-    values: Floats, masses: Floats, *, tilt: Floats, step: Floats, starts: Cells, stride: int
+    values: Floats, weights: Floats, tilt: Floats, step: Floats, count: int
 ) -> tuple[npt.NDArray[np.complex128], Floats]:
-    """M − 1 of a law along a contour, and what its rounding errors are a small multiple of."""
-    weights, value = masses[:, None], values[:, :, None]
-    coarse, fine = step[:, None, None] * starts, step[:, None, None] * np.arange(stride)
+    """Σ w·(e^(sG) − 1) at s = tilt + i·step·(0, 1, …), and bounds on its errors; (kinds, rows, count).
+
+    Exponentials are made as an outer product of few coarse and few fine ones.
+    """
+    # 32: fine ones
+    fine, coarse = np.arange(min(32, count)), np.arange(0, count, 32)
+    value = values[:, :, None]
+    far, near = step[:, None, None] * coarse, step[:, None, None] * fine
     tilted = tilt[:, None, None] * value
-    x = _complex_expm1(tilted, value * coarse) * weights
-    y = _complex_expm1(0.0, value * fine)
-    excess = np.matmul(x.transpose(0, 2, 1), y)
-    excess += x.sum(axis=1)[:, :, None]
-    excess += (weights * y).sum(axis=1)[:, None, :]
+    x = _complex_expm1(tilted, value * far)
+    y = _complex_expm1(0.0, value * near)
     size = np.abs(value)
-    scale = 3 * np.abs(x) + weights * np.exp(tilted) * (size * coarse + np.abs(tilted))
-    scale += weights * np.minimum(size * fine[:, :, -1:], 2.0)
-    return excess, np.asarray(scale.sum(axis=1), dtype=np.float64)
+    scale = 3 * np.abs(x) + np.exp(tilted) * (size * far + np.abs(tilted))
+    scale += np.minimum(size * near[:, :, -1:], 2.0)
+    excess = np.empty((len(weights), len(values), len(coarse), len(fine)), dtype=np.complex128)
+    for found, each in zip(excess, weights, strict=True):
+        weighted = x * each[:, None]
+        np.matmul(weighted.transpose(0, 2, 1), y, out=found)
+        found += weighted.sum(axis=1)[:, :, None]
+        found += (each[:, None] * y).sum(axis=1)[:, None, :]
+    wrong = 32 * _ROUNDOFF * np.einsum("ka,ras->krs", np.abs(weights), scale)
+    shape = (len(weights), len(values), -1)
+    return excess.reshape(shape)[:, :, :count], np.repeat(wrong, len(fine), axis=2)[:, :, :count]
 
 
 def _complex_expm1(real: npt.ArrayLike, imaginary: Floats) -> npt.NDArray[np.complex128]:
@@ -518,3 +524,144 @@ def _complex_expm1(real: npt.ArrayLike, imaginary: Floats) -> npt.NDArray[np.com
     result.real = growth - 2 * (1 + growth) * sine**2
     result.imag = 2 * (1 + growth) * sine * cosine
     return result
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AcceptingTests:
+    """Randomised tests, one a row, of P against Q: they accept if shift + S + η·Z > 0, Z standard normal.
+
+    S is the sum of what all reports add. Of these ``changed`` are client 1's with the probability
+    ``participation``, and else they are like all others (``docs/proofs/noise.md``, section 7).
+
+    Attributes:
+        shift: shape (rows,).
+        values: what a report adds, shape (rows, atoms).
+        masses: of everybody else's reports, shape (atoms,).
+        u, v: client 1's are 1 + u times as likely under P, 1 + v times under Q, shape (atoms,), of mean 0.
+        reports, changed, participation: all reports, client 1's, and its probability of taking part.
+    """
+
+    shift: Floats
+    values: Floats
+    masses: Floats
+    u: Floats
+    v: Floats
+    reports: int
+    changed: int
+    participation: float
+
+    def accepted(self, share: float) -> tuple[Floats, Floats]:
+        """By how much P is accepted more than Q, rounded down, and how often Q is, rounded up.
+
+        η² is that share of the variance of S, as in :meth:`MixedSums.largest`.
+        """
+        sums = MixedSums(shift=self.shift, types=[(self.values, self.masses)], trials=self.reports)
+        saddle = sums.saddle_points()
+        tilt, spread = saddle.tilt, saddle.spread
+        scale = np.maximum(sums.deviation, np.abs(self.shift) / 12.0)
+        smoothing = math.sqrt(share) * np.minimum(scale, np.maximum(spread, 0.5 / tilt))
+        log_moment, log_own, log_apart = self._logs(tilt)
+        height = self._height(tilt, smoothing, log_moment, log_own)
+        # 40.0, 24.0: −log of what is folded over from the right, and of that over the probability itself
+        folded = np.maximum(40.0, 24.0 - height)
+        period = np.maximum(10.0 * np.hypot(spread, smoothing), folded / tilt)
+        step = 2 * math.pi / period
+        # 24.0: −log of the Gaussian factor at the last term
+        ends = math.sqrt(2 * 24.0)
+        smoothing = np.maximum(smoothing, ends / (step * (_MOST_TERMS - 1)))
+        terms = np.ceil(ends / (smoothing * step)).astype(np.int64) + 2
+        height = self._height(tilt, smoothing, log_moment, log_own)
+        more, often, slack, margin = (np.empty(len(tilt)) for _ in range(4))
+        for rows, count in _batches(terms):
+            more[rows], often[rows], slack[rows], margin[rows] = self._sums(
+                rows, count, tilt[rows], step[rows], smoothing[rows], log_moment[rows], log_own[rows]
+            )
+            end = step[rows] * (count - 1)
+            beyond = 2 * tilt[rows] / (step[rows] * (smoothing[rows] * end) ** 2)
+            margin[rows] += beyond * np.exp(-((smoothing[rows] * end) ** 2) / 2)
+        slack += self.changed * np.exp(log_apart - log_own) * margin
+        with np.errstate(over="ignore"):
+            unit = np.exp(np.minimum(height, 600.0)) / (tilt * period)
+            folded = 1.01 * np.exp(-tilt * period) + self._from_the_left(tilt, smoothing, period)
+        often = (often + margin) * unit + folded
+        return self.participation * ((more - slack) * unit - folded), often * (1 + 1e-12)
+
+    def _logs(self, tilt: Floats) -> tuple[Floats, Floats, Floats]:
+        """Logs of the moments of a report of others, of one of client 1 at most, and of |u − v|."""
+        growth = tilt[:, None] * self.values
+        beyond = growth.max(axis=1) > 700.0  # e to that is no float
+        growth = np.minimum(growth, 700.0)
+        weights = np.stack([self.masses * (1 + self.u), self.masses * (1 + self.v)])
+        moment = np.log1p(np.expm1(growth) @ self.masses)
+        own = np.log1p((np.expm1(growth) @ weights.T).max(axis=1))
+        with np.errstate(divide="ignore"):
+            apart = np.log(np.exp(growth) @ (self.masses * np.abs(self.u - self.v)))
+        return moment, np.where(beyond, np.inf, np.maximum(moment, own)), apart
+
+    def _height(self, tilt: Floats, smoothing: Floats, log_moment: Floats, log_own: Floats) -> Floats:
+        """Chernoff's bound on the logarithm of how often any of the laws is accepted."""
+        found = tilt * self.shift + (smoothing * tilt) ** 2 / 2
+        return found + (self.reports - self.changed) * log_moment + self.changed * log_own
+
+    def _from_the_left(self, tilt: Floats, smoothing: Floats, period: Floats) -> Floats:
+        """What the trapezoidal sum folds over from so many periods further left, by Chernoff."""
+        best = np.full(len(tilt), np.inf)
+        # 0.5, …: by how much larger tilts are, in deviations under the tilt
+        for more in (7.0 / period, 14.0 / period, 28.0 / period, 56.0 / period):
+            log_moment, log_own, _ = self._logs(tilt + more)
+            found = self._height(tilt + more, smoothing, log_moment, log_own) - more * period
+            best = np.minimum(best, np.exp(np.minimum(found, 600.0)) / -np.expm1(-more * period))
+        return best
+
+    def _sums(
+        self,
+        rows: Cells,
+        count: int,
+        tilt: Floats,
+        step: Floats,
+        smoothing: Floats,
+        log_moment: Floats,
+        log_own: Floats,
+    ) -> tuple[Floats, Floats, Floats, Floats]:
+        """Trapezoidal sums of both, over the term at the real axis at most, and their rounding errors."""
+        others, changed, rate = self.reports - self.changed, self.changed, self.participation
+        weights = np.stack([self.masses, self.masses * self.v, self.masses * (self.u - self.v)])
+        excess, wrong = _moments_less_one(self.values[rows], weights, tilt, step, count)
+        log_modulus, angle = _logarithm(excess[0])
+        t = step[:, None] * np.arange(count)
+        ratio = t / tilt[:, None]
+        shape = others * (log_modulus - log_moment[:, None]) - (smoothing[:, None] * t) ** 2 / 2
+        shape -= np.log1p(ratio**2) / 2
+        size = np.exp(shape)
+        size[:, 1:] *= 2
+        turn = t * (self.shift[rows] + smoothing**2 * tilt)[:, None] - np.arctan(ratio) + others * angle
+        rounding = others * wrong[0] * np.exp(-log_modulus)
+        rounding += 8 * _ROUNDOFF * (np.abs(turn) + np.abs(shape) + 8)
+        # 70.0: −log of the size of a term that is not computed
+        kept = np.any(shape > -70.0, axis=0)
+        dropped = size[:, ~kept].sum(axis=1)
+        scale = np.exp(-log_own)[:, None]  # no moment is larger
+        excess, wrong = excess[:, :, kept] * scale, wrong[:, :, kept] * scale
+        size, rounding = size[:, kept], np.expm1(np.minimum(rounding[:, kept], 50.0))
+        one = scale + excess[0]
+        second, apart = one + excess[1], excess[2]
+        off = rounding + changed * wrong.sum(axis=0)
+        terms = size * np.exp(1j * turn[:, kept])
+        return (
+            (terms * apart * _powers(second + apart, second, changed)).real.sum(axis=1),
+            (terms * ((1 - rate) * one**changed + rate * second**changed)).real.sum(axis=1),
+            changed * (size * (np.abs(apart) * off + wrong[2])).sum(axis=1),
+            dropped + (size * off).sum(axis=1),
+        )
+
+
+def _powers(
+    one: npt.NDArray[np.complex128], two: npt.NDArray[np.complex128], count: int
+) -> npt.NDArray[np.complex128]:
+    """The sum of one^i·two^(count − 1 − i) over i = 0 … count − 1: (one^count − two^count)/(one − two)."""
+    total, ones, twos = np.ones_like(one), one, two
+    for digit in bin(count)[3:]:
+        total, ones, twos = total * (ones + twos), ones * ones, twos * twos
+        if digit == "1":
+            total, ones, twos = total * one + twos, ones * one, twos * two
+    return total

@@ -56,7 +56,7 @@ class BoundedTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tilted:
+class Tilted:
     """Bounds under the tilt on one variable X plus the normal variable added to it; shape (rows,)."""
 
     log_moment: Floats  # K = log(1 + f), equal to log E[e^(cY)] for the sum Y of the two
@@ -130,7 +130,7 @@ def _saddle_points(shift: Floats, each: BoundedTerms, own: BoundedTerms) -> Floa
     return np.asarray(low, dtype=np.float64)
 
 
-def _tilted(c: Floats, terms: BoundedTerms) -> _Tilted:
+def _tilted(c: Floats, terms: BoundedTerms) -> Tilted:
     """Bounds on one term under the tilt e^(cX), from its variance and range (Claim 13)."""
     v, u = terms.variance, np.minimum(c * terms.above, _LARGEST_EXPONENT)
     grown, second = np.exp(u), _second(u)
@@ -144,7 +144,7 @@ def _tilted(c: Floats, terms: BoundedTerms) -> _Tilted:
     mean = (highest + 2 * excess) / c
     double = 2 * log_moment
     own_variance = v * grown
-    return _Tilted(
+    return Tilted(
         log_moment=log_moment,
         least_mean=(double - c * c * v * down / 6 + lowered) / c,
         largest_mean=(double + highest) / c,
@@ -189,8 +189,28 @@ def _along(
 ) -> Floats:
     """For each amount of smoothing the bound at this c, or Chernoff's if less; shape (amounts, rows)."""
     most, alone = _tilted(c, each), _tilted(c, own)
-    sums = [
-        each.count * getattr(most, name) + own.count * getattr(alone, name)
+    found = smoothed_bounds(c, shift, each=(each.count, most), own=(own.count, alone), amounts=amounts)
+    rough = each.count * most.log_moment + own.count * alone.log_moment + c * shift - 1 - np.log(c)
+    compared = _in_range(c, each) & _in_range(c, own)
+    return np.minimum(np.where(compared, found, np.inf), np.exp(np.minimum(rough, 700.0)))
+
+
+def smoothed_bounds(
+    c: Floats,
+    shift: Floats,
+    *,
+    each: tuple[float, Tilted],
+    own: tuple[float, Tilted],
+    amounts: tuple[float, ...] = _SMOOTHED,
+) -> Floats:
+    """For each amount PΩ²/2 of smoothing a bound on E[(x + S)₊], or infinity; shape (amounts, rows).
+
+    ``each`` are the number of the many variables and what the tilt by c makes of any of them, ``own`` those
+    of others that no decay is expected of.
+    """
+    (count, most), (few, alone) = each, own
+    log_moment, low, high, least, largest, third = (
+        count * getattr(most, name) + few * getattr(alone, name)
         for name in (
             "log_moment",
             "least_mean",
@@ -199,26 +219,24 @@ def _along(
             "largest_variance",
             "third",
         )
-    ]
-    log_moment, low, high, least, largest, third = sums
-    fourth = each.count * most.own_variance**2 + own.count * alone.own_variance**2
-    rough = np.exp(np.minimum(c * shift + log_moment - 1 - np.log(c), 700.0))
-    found = np.tile(rough, (len(amounts), 1))
-    steady = (each.count - 1) * most.least_variance  # V°, or less: V⁻ of all but one of the many, without own
-    compared = _in_range(c, each) & _in_range(c, own)
+    )
+    fourth = count * most.own_variance**2 + few * alone.own_variance**2
+    found = np.empty((len(amounts), len(c)))
+    steady = (count - 1) * most.least_variance  # V°, or less: V⁻ of all but one of the many, without own
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        end = np.minimum(np.sqrt(2 / np.maximum(most.own_variance, alone.own_variance)), 2 * steady / third)
+        end = np.minimum(np.sqrt(2 / most.own_variance), 2.8 * steady / third)
         near = np.minimum(end, _NEAR / np.sqrt(least))
         far = (end / near)[:, None] ** (np.arange(1, _FAR_CELLS + 1) / _FAR_CELLS)
         w = near[:, None] * np.concatenate(
             [np.broadcast_to(np.linspace(0, 1, _NEAR_CELLS + 1), (len(c), _NEAR_CELLS + 1)), far], axis=1
         )
-        # Up to Ω (end) the difference (gap) rises with ω and all other factors of the integrand fall. So in a
-        # cell the integrand is at most the gap at the right end times the other factors at the left end.
+        # In a cell the integrand is at most its rising factor at the right end, its falling one at the left
+        # end, and the one that first falls and then rises at one of both.
         gap = third[:, None] * w[:, 1:] ** 3 / 6 + fourth[:, None] * w[:, 1:] ** 4 / 8
+        decay = np.exp(-steady[:, None] * w**2 / 2 + third[:, None] * w**3 / 6)
         left = w[:, :-1]
         base = gap * np.diff(w, axis=1) / (c[:, None] ** 2 + left**2)
-        base = base * np.exp(-steady[:, None] * left**2 / 2 + third[:, None] * left**3 / 6)
+        base *= np.maximum(decay[:, :-1], decay[:, 1:])
         slack = _ROUNDING * (np.abs(shift) + np.abs(low) + np.abs(high))
         for row, amount in zip(found, amounts, strict=True):
             extra = 2 * amount / end**2
@@ -232,7 +250,7 @@ def _along(
             exponent = c * shift + log_moment + c * c * extra / 2
             value = np.exp(np.minimum(exponent + log_part, 700.0))
             value += np.exp(np.minimum(exponent, 700.0)) * (inner + outer) / math.pi
-            row[:] = np.where(compared & (steady > 0) & np.isfinite(value), np.minimum(row, value), row)
+            row[:] = np.where((steady > 0) & np.isfinite(value), value, np.inf)
     return found
 
 

@@ -24,7 +24,7 @@ from shuffle_plugins.accounting.losses.distribution import (
     profile_losses,
 )
 from shuffle_plugins.accounting.numerics.binomial import TAIL, bernstein_reach, binomial_window
-from shuffle_plugins.accounting.numerics.grid import Floats, spread_to_grid, tally, transform_size
+from shuffle_plugins.accounting.numerics.grid import Floats, spread_to_grid, tally
 
 _TAILS_CUT = 3 * TAIL  # left out by windows of counts
 _FARTHEST = 12.0  # deviations of a count beyond which less than 1e-30 lies
@@ -155,7 +155,7 @@ def _noise(ones: int, zeros: int, reach: float, bit: BitResponse) -> Floats:
     else:
         # A transform's errors are as large everywhere. Of several tilted laws each tells what it has most of.
         law, best = np.zeros(size), np.zeros(size)
-        length, place = transform_size(size), np.arange(size) - mean
+        length, place = 1 << (size - 1).bit_length(), np.arange(size) - mean
         deviation = reach / _FARTHEST
         for tilt in np.arange(0.0, _FARTHEST + 4, 4.0) / deviation:
             tilted = (

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,6 +27,7 @@ from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window, 
 from shuffle_plugins.accounting.numerics.orders import Vector, real_orders
 from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.core import checks
+from shuffle_plugins.core.checks import Fraction, Ranged, in_range, whole_number
 
 _Side = Literal["lower", "upper"]
 
@@ -34,25 +35,20 @@ _POINTS, _FAR_POINTS = 321, 1000  # of the profile, by which Rényi divergences 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ClonePair:
-    """The clone pair of n reports; symmetric in P and Q. A number out of its range raises ValueError.
+class ClonePair(Ranged):
+    """The clone pair of n reports; symmetric in P and Q.
 
     Attributes:
-        local_epsilon: ε0 in (0, 300], nats.
-        cohort: n in [1, 1e12].
-        clone_probability: p in [0, 1], of each other report.
+        local_epsilon: ε0, in nats.
+        cohort: n.
+        clone_probability: p, of each other report.
     """
 
-    local_epsilon: float
-    cohort: int
-    clone_probability: float
-
-    def __post_init__(self) -> None:
-        # 300.0: e^2ε0 still fits a double
-        checks.number("local_epsilon", self.local_epsilon, above=0, at_most=300.0)
-        # 10**12: one to two seconds; the counts that are listed, some √n, take minutes at 10^15
-        checks.whole("cohort", self.cohort, at_most=10**12)
-        checks.fraction("clone_probability", self.clone_probability)
+    # 300.0: e^2ε0 still fits a double
+    local_epsilon: Annotated[float, in_range(above=0, at_most=300.0)]
+    # 10**12: one to two seconds; the counts that are listed, some √n, take minutes at 10^15
+    cohort: Annotated[int, whole_number(at_most=10**12)]
+    clone_probability: Fraction
 
     def delta(self, epsilon: float) -> tuple[float, float]:
         """Bounds (lower, upper) on the hockey-stick divergence of P and Q at ε ≥ 0.

@@ -25,7 +25,8 @@ from shuffle_plugins.accounting.losses.distribution import (
 )
 from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window
 from shuffle_plugins.accounting.numerics.grid import Floats
-from shuffle_plugins.accounting.numerics.normal_sums import log_largest_part
+from shuffle_plugins.accounting.numerics.normal_sums import Tilted, smoothed_bounds
+from shuffle_plugins.accounting.pairs.noise import gaussian_profile
 from shuffle_plugins.accounting.terms import CohortDraw, Sampling
 
 _REACH = 9.5  # standard deviations at which integrals over the noise end
@@ -40,10 +41,9 @@ _SKEWS_PER_RADIUS, _FEWEST_SKEWS, _MOST_SKEWS = 60, 4, 12  # cells of how much n
 _DISTANCE = 1e-18  # total variation that all reports of a round may be moved by for a common part
 _UNLIKELY = 1e-20  # chance of so few clients with the common part that it is charged to δ
 _LEAST_CUT, _LARGEST_CUT = 6.0, 9.2  # standard deviations beyond which a report's weight is held
-_KINK, _OWN_KINK = 1e-6, 1e-2  # relative, that the rule may miss of a slot's moments, and of the phantom's
+_OWN_KINK = 1e-2  # relative, that the rule may miss of the phantom's moments
 _MARGIN = 1e-5  # relative, of exponents; far above rounding and the rule's error
 _PROBED, _PROBED_DELTA, _PROBED_FLOOR = 7.0, 1e-9, 1e-15
-_OMEGAS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,6 @@ class _Kinds:
     first: Floats  # R_x/R_z − 1
     second: Floats  # R_x'/R_z − 1
     mass: Floats
-    slope: Floats  # of (R_x/R_z, R_x'/R_z) along the noise, over the common factor: shape (2, kinds, nodes)
-    bend: Floats
-    place: Floats  # the noise itself
-    common: Floats  # the common factor
     length: Floats  # standard deviation of log R_x/R_z, shape (kinds, 1)
 
 
@@ -114,11 +110,7 @@ def gaussian_reports_profile(
 
 def _alone(radius: float, rate: float, excess: Floats) -> Floats:
     """A report with its sender's name, of a client that takes part with this probability."""
-    mu = 2 * radius
-    epsilon = np.log1p(excess / rate)
-    first = special.ndtr(mu / 2 - epsilon / mu)
-    second = np.exp(epsilon + special.log_ndtr(-mu / 2 - epsilon / mu))
-    return np.asarray(rate * np.maximum(first - second, 0.0) * (1 + 1e-6) + 1e-30)
+    return rate * gaussian_profile(np.log1p(excess / rate), mu=2 * radius) + 1e-30
 
 
 def _planes(radius: float) -> tuple[Floats, Floats, Floats]:
@@ -162,31 +154,21 @@ def _kinds(eta: Floats, along: Floats, aside: Floats) -> _Kinds:
     first = np.expm1(log_a[:, :, None] + common[:, None, :])
     second = np.expm1(log_b[:, :, None] + common[:, None, :])
     mass = weight[:, :, None] * common_weight[:, None, :]
-    slope = np.stack([a * np.exp(log_a), -b * np.exp(log_b)])
-    bend = np.stack([a**2 * np.exp(log_a), -(b**2) * np.exp(log_b)])
     return _Kinds(
         first=first.reshape(kinds, -1),
         second=second.reshape(kinds, -1),
         mass=mass.reshape(kinds, -1),
-        slope=slope,
-        bend=bend,
-        place=g,
-        common=np.exp(common),
         length=np.hypot(a, s),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Tilted:
+class _Tilted(NamedTuple):
     """Of each kind: log of the moment; mean, variance and third absolute moment under the tilt."""
 
     log_moment: Floats
     mean: Floats
     variance: Floats
     third: Floats
-    variation: Floats  # given each value of the common factor: shape (kinds, common nodes)
-    chance: Floats  # of that value
-    still: Floats  # probability of values that do not depend on the noise
 
 
 def _small_exponential(z: Floats) -> Floats:
@@ -211,7 +193,7 @@ def _tilted(
     scale: float,
     participation: float,
     cut: float,
-    full: bool,
+    missed_at_most: float,
 ) -> _Tilted:
     """Under e^(c·X), X = scale·(κG − (1 − E)) with probability participation/κ, −scale·(1 − E) if thinned."""
     cap = np.expm1(kinds.length * (kinds.length / 2 + cut))
@@ -229,7 +211,7 @@ def _tilted(
     tip = np.minimum(c * scale * thinned * cap[:, 0], 700.0)
     bend_there = participation * tip * np.expm1(tip) * kinds.length[:, 0] * (1 + 1 / cap[:, 0])
     missed = _STEP**2 / 8 * bend_there * np.exp(-((kinds.length[:, 0] + cut) ** 2) / 2)
-    growth = np.where(missed <= (_KINK if full else _OWN_KINK) * growth, growth + missed, np.inf)
+    growth = np.where(missed <= missed_at_most * growth, growth + missed, np.inf)
     moment = 1 + growth
     tilted = np.expm1(z)
     mean = ((mass * tilted * x).sum(axis=1) + empty * math.expm1(min(c * place, 700.0)) * place) / moment
@@ -241,29 +223,14 @@ def _tilted(
     third = (tilted * np.abs(apart) * apart * apart).sum(axis=1)
     third += empty * math.exp(min(c * place, 700.0)) * np.abs(place - mean) ** 3
     third += (1 - participation) * np.abs(mean) ** 3
-    variation = chance = np.zeros((len(moment), 1))
-    still = (1 - participation + empty * math.exp(min(c * place, 700.0))) / moment
-    if full:
-        shape = (len(moment), kinds.place.shape[1], kinds.common.shape[1])
-        slope = kinds.slope[0] + (1 + excess) * kinds.slope[1]
-        bend = kinds.bend[0] + (1 + excess) * kinds.bend[1]
-        drift = (-kinds.place - bend / slope)[:, :, None]
-        drift = drift + (c * scale * thinned) * kinds.common[:, None, :] * slope[:, :, None]
-        free = np.where(kinds.first < cap, tilted, 0.0)
-        still = still + (tilted - free).sum(axis=1) / moment
-        free = free.reshape(shape) / moment[:, None, None]
-        chance = free.sum(axis=1)
-        variation = 1.1 * (free * np.abs(drift) / slope[:, :, None]).sum(axis=1)
-        variation /= scale * thinned * kinds.common
-    return _Tilted(np.log1p(growth), mean, variance, third / moment, variation, chance, still)
+    return _Tilted(np.log1p(growth), mean, variance, third / moment)
 
 
 def _shuffled(draw: _Draw, excess: Floats) -> Floats:
     theta, population, radius = draw.common, draw.population, np.array([draw.radius])
     kinds = _kinds(*_planes(draw.radius))
     phantom = _kinds(radius, np.zeros(1), radius)
-    top = _kinds(radius, radius, np.zeros(1))
-    levels: tuple[float, ...] = (1e-2, _UNLIKELY)
+    levels: tuple[float, ...] = (0.1, 1e-4, _UNLIKELY)
     if -math.log(_UNLIKELY) * (1 - theta) / (theta * population) < 5e-3:
         levels = (_UNLIKELY,)
     total = np.zeros(len(excess))
@@ -277,7 +244,7 @@ def _shuffled(draw: _Draw, excess: Floats) -> Floats:
         thinned = (1 - theta + theta * u) / u
         found = np.zeros(len(excess))
         for i, e in enumerate(excess.tolist()):
-            bound = _bound(draw, kinds, phantom, top, e, thinned=thinned, lightest=theta / thinned)
+            bound = _bound(draw, kinds, phantom, e, thinned=thinned, lightest=theta / thinned)
             found[i] = min(bound, 1.0)  # infinite where the analysis says nothing
             # 1e-28: of a δ at which a profile may end
             if found[i] < 1e-28:
@@ -294,7 +261,6 @@ def _bound(
     draw: _Draw,
     kinds: _Kinds,
     phantom: _Kinds,
-    top: _Kinds,
     excess: float,
     *,
     thinned: float,
@@ -311,41 +277,33 @@ def _bound(
     cut = min(max(-float(special.ndtri(min(lost, 0.1))), _LEAST_CUT), _LARGEST_CUT)
     lost = float(special.ndtr(-cut))
     own_cut = -float(special.ndtri(min(lost * population * lightest, 1e-5)))
+    # About where the log of the farthest record's moment, up to its third one, times e^(cx)/c² is least.
+    square = math.exp(min(4 * draw.radius**2, 150.0))
+    second, third = (slots * participation * each for each in (square - 1, square**3 - 3 * square + 2))
+    c = float(np.roots([third / 2, second, x, -2]).real.max())
     with np.errstate(over="ignore", invalid="ignore"):
-        c = _contour(top, 0, excess, draw, cut)
-        for _ in range(2):
-            each = _tilted(
-                kinds, excess, c, thinned=thinned, scale=1.0, participation=participation, cut=cut, full=True
-            )
-            # A kind of a longer tail may overtake the one that the contour was made for.
-            overtaking = int(np.argmax(np.nan_to_num(each.log_moment, nan=np.inf)))
-            lower = _contour(kinds, overtaking, excess, draw, cut)
-            if lower > 0.9 * c:
-                break
-            c = lower
+        each = _tilted(
+            kinds,
+            excess,
+            c,
+            thinned=thinned,
+            scale=1.0,
+            participation=participation,
+            cut=cut,
+            missed_at_most=1e-6,
+        )
         own = _tilted(
-            phantom, excess, c, thinned=1.0, scale=1 / lightest, participation=rate, cut=own_cut, full=False
+            phantom,
+            excess,
+            c,
+            thinned=1.0,
+            scale=1 / lightest,
+            participation=rate,
+            cut=own_cut,
+            missed_at_most=_OWN_KINK,
         )
         missing = lost * slots * participation + float(special.ndtr(-own_cut)) * rate / lightest
         return (_sum_bound(each, own, c, x, slots, missing) + missing) / population
-
-
-def _contour(kinds: _Kinds, kind: int, excess: float, draw: _Draw, cut: float) -> float:
-    """Where this kind's log moment times e^(cx)/c² is least, roughly."""
-    length = float(kinds.length[kind, 0])
-    values = np.minimum(kinds.first[kind], math.expm1(length * (length / 2 + cut)))
-    values = values - (1 + excess) * kinds.second[kind]
-    mass = kinds.mass[kind]
-    reports, x = draw.slots * draw.participation, -draw.population * excess
-    low, high = -12.0, 6.0
-    root = math.sqrt(reports * float((mass * values**2).sum()))
-    for _ in range(40):
-        middle = (low + high) / 2
-        c = math.exp(middle) / root
-        with np.errstate(over="ignore"):
-            slope = reports * float((mass * values * np.expm1(c * values)).sum())
-        low, high = (low, middle) if not slope + x - 2 / c < 0 else (middle, high)
-    return math.exp(low) / root
 
 
 def _sum_bound(each: _Tilted, own: _Tilted, c: float, x: float, slots: int, missing: float) -> float:
@@ -353,55 +311,27 @@ def _sum_bound(each: _Tilted, own: _Tilted, c: float, x: float, slots: int, miss
     largest = float(each.log_moment.max()) * (1 + _MARGIN)
     pad = 2 * (largest - each.log_moment) / c**2
     mean, variance = each.mean + c * pad, each.variance + pad
-    own_mean, own_variance = float(own.mean[0]), float(own.variance[0]) * (1 + 2 * _OWN_KINK)
-    low, high = x + slots * float(mean.min()) + own_mean, x + slots * float(mean.max()) + own_mean
-    slack = _MARGIN * (abs(x) + abs(low) + abs(high)) + 2 * _OWN_KINK * abs(own_mean)
-    low, high = low - slack - missing, high + slack
-    least = slots * float(variance.min()) * (1 - _MARGIN)
-    most = (slots * float(variance.max()) + own_variance) * (1 + _MARGIN)
-    exponent = c * x + slots * largest + float(own.log_moment[0]) * (1 + _MARGIN)
-    if not math.isfinite(exponent + most) or least <= 0:
-        return math.inf
-    log_normal = float(log_largest_part(low, high, most, c)) + 0.5 * math.log(most / least)
-    rest = _remainder(each, own, pad, least, c, slots)
-    if not math.isfinite(rest):
-        return math.inf
-    return math.exp(min(exponent + log_normal, 700.0)) + math.exp(min(exponent, 700.0)) * rest
-
-
-def _remainder(each: _Tilted, own: _Tilted, pad: Floats, least: float, c: float, slots: int) -> float:
-    """What the tilted sum's normal approximation may be off by."""
-    largest = float(each.variance.max())
-    third, fourth = slots * float(each.third.max()), slots * largest**2
-    end = min(math.sqrt(2 / largest), 2.5 * least / third)
-    w = np.linspace(0.0, end, _OMEGAS)
-    # Up to 12 deviations of the sum finely: beyond nothing is left.
-    near = 12 / math.sqrt(least)
-    if near < end:
-        w = np.concatenate([np.linspace(0.0, near, _OMEGAS), np.linspace(near, end, 64)[1:]])
-    gap = (third + float(own.third[0])) * w**3 / 6
-    gap += (fourth + float(own.variance[0]) ** 2) * w**4 / 8
-    decay = -least * (1 - 1 / slots) * w**2 / 2 + third * w**3 / 6
-    values = gap * np.exp(decay) / (c**2 + w**2)
-    inner = float((np.maximum(values[1:], values[:-1]) * np.diff(w)).sum()) / math.pi * 1.01
-    seen = _largest_characteristic(each, pad, end)
-    if not seen < 1:
-        return math.inf
-    outer = (math.exp(max((slots - 1) * math.log(seen), -700.0)) + math.exp(-least * end**2 / 2)) / end
-    return inner + outer / math.pi
-
-
-def _largest_characteristic(each: _Tilted, pad: Floats, end: float) -> float:
-    """A bound on every kind's characteristic function beyond ``end``: by moments, then by variation."""
-    w = end * np.geomspace(1.0, 4.0, 48)[:, None]
-    by_moments = np.abs(1 - each.variance * w**2 / 2) + each.third * w**3 / 6
-    by_moments = np.where(each.variance * w**2 <= 2, by_moments, 1.0)
-    faded = np.exp(-pad * w**2 / 2)
-    ends = np.minimum(np.maximum(by_moments[1:], by_moments[:-1]), 1.0)
-    before = np.maximum.accumulate(ends * faded[:-1], axis=0)
-    free = np.minimum(each.variation / w[:, :, None], each.chance).sum(axis=2)
-    after = np.minimum((each.still + free) * faded, 1.0)
-    return float(np.minimum(after[0], np.maximum(before, after[1:]).min(axis=0)).max())
+    own_mean, wrong = float(own.mean[0]), 2 * _OWN_KINK * abs(float(own.mean[0]))
+    slack = _MARGIN * (abs(x) / slots + np.abs(mean).max())
+    many = Tilted(
+        log_moment=np.array([largest]),
+        least_mean=np.array([mean.min() - slack]),
+        largest_mean=np.array([mean.max() + slack]),
+        least_variance=np.array([variance.min() * (1 - _MARGIN)]),
+        largest_variance=np.array([variance.max() * (1 + _MARGIN)]),
+        own_variance=np.array([each.variance.max()]),
+        third=np.array([each.third.max()]),
+    )
+    phantom = Tilted(
+        log_moment=own.log_moment[:1] * (1 + _MARGIN),
+        least_mean=np.array([own_mean - wrong - missing]),
+        largest_mean=np.array([own_mean + wrong]),
+        least_variance=np.zeros(1),
+        largest_variance=own.variance[:1] * (1 + 2 * _OWN_KINK),
+        own_variance=own.variance[:1],
+        third=own.third[:1],
+    )
+    return float(smoothed_bounds(np.array([c]), np.array([x]), each=(slots, many), own=(1, phantom)).min())
 
 
 _QUANTILES = (1e-20, 1e-3, 0.1)  # of a random cohort, at which it is cut into groups

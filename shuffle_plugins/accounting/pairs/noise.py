@@ -295,10 +295,13 @@ def gaussian_losses(
     Raises:
         ArithmeticError: if the noise is so small that losses leave floating-point range.
     """
-    mu = 1.0 / noise_multiplier
-    losses = profile_reach(mu, cells=resolution.cells)
-    deltas = gaussian_profile(losses, mu=mu)
-    return profile_losses(losses, deltas, resolution=resolution, sampling_rate=sampling_rate)
+    return participation_losses(
+        noise_multiplier=noise_multiplier,
+        norm=1.0,
+        participation=1.0,
+        sampling_rate=sampling_rate,
+        resolution=resolution,
+    )
 
 
 def participation_profile(

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -29,10 +28,7 @@ from shuffle_plugins.accounting.numerics.normal_sums import BoundedTerms, log_ch
 from shuffle_plugins.accounting.pairs.reports import Atoms, InformationBound, RecordTypes, information
 
 _COMMON = 0.02  # probability of a bucket of shares from which every point of the profile is computed
-_FAR_APART = 6  # points at which a rare bucket is looked at first
 _SCOUTS = 32  # points of a first rough profile
-_LITTLE = 1e-4  # largest relative error that a rare bucket's cheap bound may add to the profile, …
-_LITTLE_OF_ROUGH = 0.01  # … and to the first, rough one
 _ROUGH = 0.014  # smoothing of rough profiles, as a share of the sum's variance
 _FEW = 0.25  # smoothing: the variance of so many reports, …
 _MOST_SMOOTHED = 5e-3  # … as a share of the sum's at most this
@@ -155,11 +151,7 @@ class OthersPair(ABC):
 
 
 def others_losses(
-    pair: OthersPair,
-    *,
-    tolerance: float,
-    mass: float = 1.0,
-    beside: Callable[[Floats], Floats] | None = None,
+    pair: OthersPair, *, tolerance: float, mass: float = 1.0
 ) -> tuple[Floats, Floats, Floats, float]:
     """Losses, P and Q masses of a finite pair that dominates the round, and the P mass in none of them.
 
@@ -169,22 +161,15 @@ def others_losses(
             at least 1.5e-3 is taken.
         mass: probability of the round, one of several of which one takes place. Buckets that are rare
             together with it are resolved roughly, and where few reports are in common a sum is smoothed more.
-        beside: the profile, at losses, of other such rounds, times their probabilities. What is next to
-            nothing beside it is only bounded roughly.
     """
     buckets, left_out = pair.buckets()
-
-    def profile(losses: Floats, smoothing: float, *, little: float) -> Floats:
-        others = 0.0 if beside is None else beside(losses) / mass
-        return _profile(pair, buckets, losses, smoothing=smoothing, mass=mass, beside=others, little=little)
-
     # 1.5e-3: tolerance; what is finer takes longer and gains next to nothing
     tolerance = max(tolerance, 1.5e-3)
     last, deviation = _last_loss(pair, buckets), math.sqrt(pair.information)
     # 0.1: deviation of the loss over the largest loss, up to which √information stands for it
     if deviation > 0.1 * pair.largest_loss:
         scouts = np.union1d(np.linspace(0.0, last, _SCOUTS), np.geomspace(1e-3 * last, last, _SCOUTS))
-        rough = hull_outcomes(scouts, profile(scouts, _ROUGH, little=_LITTLE_OF_ROUGH if mass < 1 else 0.0))
+        rough = hull_outcomes(scouts, _profile(pair, buckets, scouts, smoothing=_ROUGH, mass=mass))
         deviation = math.sqrt(float(((rough.p + rough.q) * rough.loss**2).sum()))
     if deviation > 0:
         step = deviation * math.sqrt(3 * tolerance)
@@ -194,27 +179,20 @@ def others_losses(
         if mass < 1 and pair.slots > _FEW_SLOTS:  # sums of few telling reports have jumps, which take long
             few = min(_FEW / (pair.slots * pair.common), _ROUGH)
         smoothing = tolerance / (8 if mass < 1 else 3) + few
-        right = hull_outcomes(losses, profile(losses, smoothing, little=_LITTLE if mass < 1 else 0.0))
+        right = hull_outcomes(losses, _profile(pair, buckets, losses, smoothing=smoothing, mass=mass))
     else:
         right = rough
     return *joined(right, right, total=1.0), right.beyond + left_out
 
 
 def _profile(
-    pair: OthersPair,
-    buckets: list[Bucket],
-    losses: Floats,
-    *,
-    smoothing: float,
-    mass: float = 1.0,
-    beside: float | Floats = 0.0,
-    little: float = 0.0,
+    pair: OthersPair, buckets: list[Bucket], losses: Floats, *, smoothing: float, mass: float = 1.0
 ) -> Floats:
     """Upper bounds on H_E at E = e^loss ≥ 1, shape (losses,)."""
     total = np.zeros(len(losses))
     # 4: of less probable buckets one point of the profile in so many is computed
     some = np.unique(np.append(np.arange(0, len(losses), 4), len(losses) - 1))
-    for bucket in sorted(buckets, key=lambda each: -each.mass):
+    for bucket in buckets:
         if mass * bucket.mass > _COMMON:
             total += bucket.mass * pair.profile(bucket, losses, share=smoothing)
             continue
@@ -223,30 +201,9 @@ def _profile(
         if bucket.mass > _COMMON:
             # 2.0: smoothing where a bucket is rare only as its round is: the variance of so many reports
             rough = min(max(2.0 / (pair.slots * pair.common), _MOST_SMOOTHED), _ROUGH)
-        enough = None
-        if little:
-            # 1e-33: of a δ that is one of up to 10^9 rounds'
-            enough = np.maximum(little * (total + beside)[some], 1e-33) / max(bucket.mass, 1e-300)
-        few = _rare_bound(pair, bucket, losses[some], smoothing=max(smoothing, rough), enough=enough)
+        few = pair.profile(bucket, losses[some], share=max(smoothing, rough))
         total += bucket.mass * np.interp(np.expm1(losses), np.expm1(losses[some]), few)
     return np.minimum.accumulate(np.minimum(total * (1 + 1e-12), 1.0))
-
-
-def _rare_bound(
-    pair: OthersPair, bucket: Bucket, losses: Floats, *, smoothing: float, enough: Floats | None
-) -> Floats:
-    """Upper bounds of a bucket at some losses."""
-    found, left = np.ones(len(losses)), np.arange(len(losses))
-    if enough is not None:
-        found = np.exp(np.minimum(pair.log_profile(bucket, losses) + 1e-9, 0.0))
-        left = np.flatnonzero((found > enough) & (losses < pair.largest_loss))
-    if enough is None or len(left) > 2 * _FAR_APART:
-        apart = left[np.unique(np.linspace(0, len(left) - 1, _FAR_APART).astype(np.int64))[:-1]]
-        certain = apart[pair.profile(bucket, losses[apart], share=_ROUGH) >= 1.0]
-        left = left[left > (certain[-1] if len(certain) else -1)]
-    if len(left):
-        found[left] = np.minimum(found[left], pair.profile(bucket, losses[left], share=smoothing))
-    return pair.at_most(found, losses)
 
 
 def _last_loss(pair: OthersPair, buckets: list[Bucket]) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Positive, Ranged, in_range
+from shuffle_plugins.core.checks import LocalEpsilon, NotNegative, Positive, Ranged, in_range, one_of
 
 Atoms = tuple[tuple[float, float, float], ...]
 """Triples (u, v, mass): the two gains of a report, and how likely it is under everybody else's record."""
@@ -91,10 +91,14 @@ def read_coarsely(u: Floats, v: Floats, mass: Floats) -> Atoms:
         mass: under R_z; what is missing to one tells nothing.
     """
     score = u - v
-    top, energy = float(np.abs(score).max()), float(mass @ score**2)
+    order = np.argsort(score, kind="stable")
+    u, v, mass, score = u[order], v[order], mass[order], score[order]
+    energy = float(mass @ score**2)
+    # Least is lost where cells are as wide as the density to the power −1/3.
+    gaps = np.gradient(score) if len(score) > 2 else np.ones(len(score))
+    along = np.cumsum(np.cbrt(mass * gaps**2))
     for cells in np.unique(np.round(np.geomspace(4, _MOST_READINGS, 24))):
-        index = np.rint(score * (cells / top)).astype(np.int64)
-        index -= index.min()
+        index = np.minimum((along / along[-1] * cells).astype(np.int64), int(cells) - 1)
         total, first, second = (
             np.bincount(index, weights=column).astype(np.float64) for column in (mass, mass * u, mass * v)
         )
@@ -153,8 +157,8 @@ _ROUNDOFF_OF_SUMS = 2.0**-48  # of sums of a few terms
 _SAME = 1e-9
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RecordTypes:
+@dataclass(frozen=True, kw_only=True)
+class RecordTypes(Ranged):
     """Types that cover the records of a randomizer that all clients share.
 
     Attributes:
@@ -168,17 +172,15 @@ class RecordTypes:
     """
 
     types: tuple[Atoms, ...]
-    common: float
+    common: Annotated[float, in_range(above=0, at_most=1)]
     shared: Atoms
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "types", tuple(map(_checked, self.types)))
         object.__setattr__(self, "shared", _checked(self.shared))
-        object.__setattr__(self, "common", float(self.common))
         if len(self.types) not in (2, 3):
             raise ValueError(f"two or three types of others can be mixed, got {len(self.types)}")
-        if not 0 < self.common <= 1:
-            raise ValueError(f"what all records have in common must be in (0, 1], got {self.common!r}")
         exchanged = [tuple((v, u, mass) for u, v, mass in each) for each in self.types]
         if not all(any(_alike(each, other) for other in self.types) for each in exchanged):
             raise ValueError("exchanging the two records must turn the types of others into each other")
@@ -373,8 +375,8 @@ class Form(StrEnum):
     BIT = "bit"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Blanket:
+@dataclass(frozen=True, kw_only=True)
+class Blanket(Ranged):
     r"""Law of one report's two weights under the privacy blanket, at the corners of :math:`[1, e^{ε_0}]^2`.
 
     Let :math:`ω(y) = \inf_x R_x(y)`. A report drawn from ω weighs :math:`r_0 = R_{x_1}(y)/ω(y)` for the
@@ -408,22 +410,21 @@ class Blanket:
         ValueError: if a mass is negative or the weights do not have mean one.
     """
 
-    local_epsilon: float
-    differing: float
-    low: float = 0.0
-    high: float = 0.0
+    local_epsilon: LocalEpsilon
+    differing: NotNegative
+    low: NotNegative = 0.0
+    high: NotNegative = 0.0
     edges: tuple[tuple[float, float], ...] = ()
     exact: bool = True
-    outside: float = 0.0
-    tail: float = 0.0
-    form: Form = Form.CORNERS
+    outside: NotNegative = 0.0
+    tail: Annotated[float, in_range(at_least=0, below=1)] = 0.0
+    form: Annotated[Form, one_of(Form)] = Form.CORNERS
     instances: tuple[Atoms, ...] = ()
     others: RecordTypes | None = None
     information_bound: InformationBound | None = None
 
     def __post_init__(self) -> None:
-        checks.local_epsilon(self.local_epsilon)
-        object.__setattr__(self, "form", Form(self.form))
+        super().__post_init__()
         object.__setattr__(self, "edges", tuple((float(r), float(mass)) for r, mass in self.edges))
         instances = (checked_atoms(each, within=_MASS_TOLERANCE) for each in self.instances)
         object.__setattr__(self, "instances", tuple(instances))
@@ -433,18 +434,13 @@ class Blanket:
             raise ValueError(
                 "only a blanket of pure reports (no tail, not clones) may carry an information_bound"
             )
-        masses = (self.differing, self.low, self.high, self.outside, self.tail, *(m for _, m in self.edges))
-        if not all(math.isfinite(x) and x >= 0 for x in masses):
-            raise ValueError("blanket masses must be finite and not negative")
         e = math.exp(self.local_epsilon)
-        if not all(1 < r < e for r, _ in self.edges):
-            raise ValueError("an edge's weight must lie between 1 and e^ε0")
+        if not all(1 < r < e and 0 <= mass < math.inf for r, mass in self.edges):
+            raise ValueError("an edge's weight must lie between 1 and e^ε0, and have a mass")
         if self.form is not Form.CORNERS and (self.low or self.high or self.edges or self.tail):
             raise ValueError(f"a blanket of the form {self.form} has differing reports only")
         if self.outside > self.differing or (self.outside and self.form is not Form.CORNERS):
             raise ValueError("no third record can be outside of more reports than there are")
-        if self.tail >= 1:
-            raise ValueError(f"the tail must be a probability below 1, got {self.tail!r}")
         mean_weight = (self.strong + self.weak) * self.differing + self.low + e * self.high + self.tail
         mean_weight += math.fsum(mass * (r + 1) for r, mass in self.edges)
         if abs(mean_weight - 1) > _MASS_TOLERANCE:

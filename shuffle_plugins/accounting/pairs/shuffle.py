@@ -34,7 +34,6 @@ from shuffle_plugins.accounting.pairs.others import MixPair, OthersPair, SpreadP
 from shuffle_plugins.accounting.pairs.reports import Atoms, Blanket, Form, RecordTypes, two_level_atoms
 from shuffle_plugins.accounting.pairs.slots import (
     SlotPair,
-    readable_information,
     slot_losses,
     slot_losses_from_below,
 )
@@ -78,15 +77,6 @@ class PairMixture:
     def information(self) -> float:
         """Mean of the components' information."""
         return math.fsum(m * pair.information for m, pair in zip(self.masses, self.pairs, strict=True))
-
-    @property
-    def readable_information(self) -> float:
-        """What of it lower bounds read; instances are ordered by it."""
-        return math.fsum(
-            m * readable_information(pair)
-            for m, pair in zip(self.masses, self.pairs, strict=True)
-            if isinstance(pair, SlotPair)
-        )
 
     def share_of(self, *kinds: type) -> float:
         """Probability of the components of some kinds."""
@@ -399,46 +389,21 @@ def _parts(mixture: PairMixture, *, kind: BoundKind, resolution: Resolution) -> 
     tolerance = max(resolution.tolerance, FINE.tolerance)  # the choice of components is coarser than that
     # 48: one of so many of equal mass is resolved finely
     most = max(len(pairs), 48)
-    parts: dict[int, Outcomes] = {}
-    # The likeliest come first: what is next to nothing beside them need not be resolved.
-    for i in sorted(range(len(pairs)), key=lambda i: -mixture.masses[i]):
-        mass, pair = mixture.masses[i], pairs[i]
+    parts = []
+    for mass, pair in zip(mixture.masses, pairs, strict=True):
         allowed = tolerance / max(most * mass, tolerance / max(tolerance, COARSE.tolerance))
         if isinstance(pair, MixPair):  # each takes a tenth of a second at this tolerance
             allowed = max(allowed, COARSE.tolerance)
-        beside = None
-        if isinstance(pair, OthersPair):
-            beside = partial(_profile_of, [(mixture.masses[j], *part[:3]) for j, part in parts.items()])
-        loss, p, q, left_out = outcomes_of(
-            pair, kind=kind, tolerance=max(tolerance, allowed), mass=mass, beside=beside
-        )
+        loss, p, q, left_out = outcomes_of(pair, kind=kind, tolerance=max(tolerance, allowed), mass=mass)
         loss, p, q, certain = _finite(loss, p, q)
         if len(p):
             loss, p, q = condense(loss, p, q, cell=deviation_of(loss, p) / cells, kind=kind)
-        parts[i] = loss, p, q, left_out + certain * (kind == "upper")
-    return [parts[i] for i in range(len(pairs))]
+        parts.append((loss, p, q, left_out + certain * (kind == "upper")))
+    return parts
 
 
-def _profile_of(parts: list[tuple[float, Floats, Floats, Floats]], losses: Floats) -> Floats:
-    """About Σ mass·(P − E·Q)₊ over some components (mass, losses, P masses, Q masses) at E = e^loss."""
-    total = np.zeros(len(losses))
-    for mass, loss, p, q in parts:
-        above = np.searchsorted(loss, losses, side="right")
-        above_p = np.append(np.cumsum(p[::-1])[::-1], 0.0)
-        above_q = np.append(np.cumsum(q[::-1])[::-1], 0.0)
-        total += mass * np.maximum(above_p[above] - np.exp(losses) * above_q[above], 0.0)
-    return total
-
-
-def outcomes_of(
-    pair: Pair,
-    *,
-    kind: BoundKind,
-    tolerance: float,
-    mass: float = 1.0,
-    beside: Callable[[Floats], Floats] | None = None,
-) -> Outcomes:
-    """A pair's outcomes; ``mass`` and ``beside`` as of :func:`others_losses`."""
+def outcomes_of(pair: Pair, *, kind: BoundKind, tolerance: float, mass: float = 1.0) -> Outcomes:
+    """A pair's outcomes; ``mass`` as of :func:`others_losses`."""
     if isinstance(pair, SlotPair):
         if kind == "lower":
             return (*slot_losses_from_below(pair), 0.0)
@@ -447,4 +412,4 @@ def outcomes_of(
         raise ValueError("envelopes over what others hold are bounded from above only")
     if isinstance(pair, BitPair):
         return bit_losses(pair)
-    return others_losses(pair, tolerance=tolerance, mass=mass, beside=beside)
+    return others_losses(pair, tolerance=tolerance, mass=mass)

@@ -31,9 +31,8 @@ _LARGEST_ORDER = 2**15  # at which a curve is amplified: memory and time grow wi
 def amplify_by_sampling(*, epsilon: float, delta: float, sampling_rate: float) -> tuple[float, float]:
     """(ε', δ') of an (ε, δ)-DP mechanism run on a uniform k = γn of n records, for replace-one neighbours.
 
-    Ullman 2017; Balle, Barthe, Gaboardi 2018, Theorem 9. Tight for a black-box mechanism:
-    ε' = log(1 + γ(e^ε − 1)), δ' = γδ. For one particular mechanism, such as a shuffled randomizer, it is
-    loose, because it knows nothing of the mechanism but one point of its privacy profile.
+    ε' = log(1 + γ(e^ε − 1)), δ' = γδ: Ullman 2017; Balle, Barthe, Gaboardi 2018, Theorem 9. Tight for a
+    black-box mechanism, loose for one that is known.
     """
     checks.number("epsilon", epsilon, at_least=0)
     checks.fraction("delta", delta)
@@ -53,10 +52,7 @@ def strong_composition(*, epsilon: float, num_steps: int, delta_slack: float) ->
 
         Tε,   Tε·(e^ε − 1)/(e^ε + 1) + ε·√(2T·log(e + √T·ε/δ̃)),   Tε·(e^ε − 1)/(e^ε + 1) + ε·√(2T·log(1/δ̃)).
 
-    Composing the steps' Rényi curves or privacy loss distributions is far tighter.
-
-    Args:
-        delta_slack: δ̃ in (0, 1), what composition itself may add to δ.
+    with δ̃, ``delta_slack``, in (0, 1).
     """
     checks.number("epsilon", epsilon, at_least=0)
     checks.whole("num_steps", num_steps, at_least=0)
@@ -79,13 +75,10 @@ def compose_points(
 ) -> float:
     """ε of T rounds from one (ε, δ) point of the shuffle, k-of-n amplification and strong composition.
 
-    It is how most papers compose their bounds. Half of δ pays for strong composition and the rounds share the
+    As most papers compose their bounds. Half of δ pays for strong composition and the rounds share the
     other half; or the rounds' ε add up, and they share all of δ; or the rounds count without their shuffle,
-    as ε0 amplified by sampling, and composition gets all of δ. The smallest is returned, T·ε0 at most; its
-    looseness grows with T.
-
-    Args:
-        shuffled: ε of one shuffle of k reports as a function of its δ in (0, 1].
+    as ε0 amplified by sampling, and composition gets all of δ. The smallest is returned, T·ε0 at most.
+    ``shuffled`` is ε of one shuffle of k reports as a function of its δ in (0, 1].
     """
     _check_rounds(local_epsilon, population, cohort, num_steps, delta)
     sampling_rate = cohort / population
@@ -126,17 +119,15 @@ def compose_renyi(
 ) -> float:
     """ε of T rounds from the shuffle's Rényi curve, its amplification by sampling and their sum.
 
-    Sampling never raises the divergence (joint quasi-convexity), so the unsampled curve is a bound too; the
-    smaller is taken at each order. The sampling theorems blow up with the order and then give way to the
-    curve itself, so ε may have several local minima in the order: then orders are scanned all the way.
-    Elsewhere they reach twice past the best one found. Between the orders at which the curve is evaluated,
-    (α − 1)·ε(α) is bounded by its chord, because it is convex (van Erven, Harremoës 2014).
+    Sampling never raises the divergence, so at each order the smaller of the curve and the sampled one is
+    taken. ε may then have several local minima in the order: orders are scanned all the way; elsewhere twice
+    past the best one found. Between orders (α − 1)·ε(α) is bounded by its chord, because it is convex (van
+    Erven, Harremoës 2014).
 
     Args:
         curve: upper bounds on the divergence of one shuffle of k reports, as a function of whole orders from
-            2 on; or of real orders above 1 where k = n. What it gives is remembered for as long as the same
-            object is passed.
-        sampling: which theorem amplifies, k of n without replacement or Poisson's; Poisson's is not for
+            2 on; or of real orders above 1 where k = n. What it gives is kept for the same object.
+        sampling: which theorem amplifies, k of n without replacement or Poisson's, which is not for
             replace-one neighbours. None if the curve, at whole orders, is that of the sampled round.
     """
     _check_rounds(local_epsilon, population, cohort, num_steps, delta)
@@ -207,17 +198,16 @@ def _check_rounds(local_epsilon: float, population: int, cohort: int, num_steps:
 
 
 class Composition(StrEnum):
-    """What a paper bounds of a round, and hence how rounds are sampled and composed.
-
-    Attributes:
-        POINTS: ε of one shuffle at any δ; amplified by sampling (Ullman), composed strongly.
-        RENYI: the Rényi curve of one shuffle; amplified by sampling, added up, converted.
-        SAMPLED_RENYI: the Rényi curve of a round, sampling included; added up, converted.
-    """
+    """What a paper bounds of a round, and hence how rounds are sampled and composed."""
 
     POINTS = "points"
+    """ε of one shuffle at any δ; amplified by sampling (Ullman), composed strongly."""
+
     RENYI = "Rényi curves"
+    """Of one shuffle; amplified by sampling, added up, converted."""
+
     SAMPLED_RENYI = "Rényi curves of sampled rounds"
+    """Sampling included; added up, converted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -225,17 +215,12 @@ class PublishedBound:
     """A bound from the literature on the package's question.
 
     Attributes:
-        name: unique, in words.
         source: paper and theorem, and what composes it.
-        bound: the paper's bound, called with ``local_epsilon`` and ``cohort``, and also: for ``POINTS`` with
-            ``delta``, returns ε; for ``RENYI`` with ``orders``, returns divergences; for ``SAMPLED_RENYI``
-            with ``orders`` and ``population``, returns divergences. It raises ValueError where the theorem
-            behind it says nothing.
-        compose: what the paper bounds, and hence how rounds are composed.
-        sampling: the theorem that amplifies Rényi curves, k of n without replacement or Poisson's.
+        bound: the paper's bound, called with ``local_epsilon`` and ``cohort``, and: for ``POINTS`` with
+            ``delta``, returns ε; for ``RENYI`` with ``orders``, and for ``SAMPLED_RENYI`` with ``population``
+            too, returns divergences. ValueError where its theorem says nothing.
         valid: whether it is an upper bound for the question asked.
-        adaptive: whether it also holds if a client's input and randomizer may depend on reports sent before
-            (epoch sampling).
+        adaptive: whether a client's input and randomizer may depend on reports sent before (epochs).
         note: what proof makes it valid here, or why it is not valid; also what the theorem is limited to.
     """
 
@@ -251,10 +236,7 @@ class PublishedBound:
     def epsilon(
         self, *, local_epsilon: float, population: int, cohort: int, num_steps: int, delta: float
     ) -> float:
-        """ε of T rounds in nats for replace-one neighbours, never above T·ε0.
-
-        ValueError in a range in which the theorem says nothing.
-        """
+        """ε of T rounds for replace-one neighbours, never above T·ε0."""
         rounds: dict[str, Any] = {
             "local_epsilon": local_epsilon,
             "population": population,
@@ -275,13 +257,11 @@ class PublishedBound:
 
 
 def published_bound(name: str) -> PublishedBound:
-    """The bound of this name; ValueError if no published bound is called so."""
-    for bound in PUBLISHED_BOUNDS:
-        if bound.name == name:
-            return bound
-    raise ValueError(
-        f"no published bound is called {name!r}; there are {[bound.name for bound in PUBLISHED_BOUNDS]}"
-    )
+    """The bound of this name."""
+    known = {bound.name: bound for bound in PUBLISHED_BOUNDS}
+    if name not in known:
+        raise ValueError(f"no published bound is called {name!r}; there are {list(known)}")
+    return known[name]
 
 
 @lru_cache(maxsize=256)
@@ -298,28 +278,6 @@ def _pair_epsilon(
 
 def _pair_rdp(pair: Callable[..., ClonePair], *, orders: Vector, local_epsilon: float, cohort: int) -> Vector:
     return pair(local_epsilon=local_epsilon, cohort=cohort).rdp(orders)
-
-
-def _second_shuffle_rdp(*, orders: Vector, **shuffle: Any) -> Vector:
-    """Stated from order 2; below, its value at 2 is valid, as divergences never decrease with the order."""
-    return divergences.second_shuffle_rdp(orders=orders.clip(2.0), **shuffle)
-
-
-def _generic_blanket_bound(
-    inequality: shuffles.Inequality, *, local_epsilon: float, cohort: int, delta: float
-) -> float:
-    return shuffles.blanket_bound(
-        inequality=inequality,
-        variable_at=partial(shuffles.generic_variable, local_epsilon=local_epsilon),
-        local_epsilon=local_epsilon,
-        cohort=cohort,
-        delta=delta,
-    )
-
-
-def _erlingsson_bound(*, delta: float, **shuffle: Any) -> float:
-    """Stated up to a δ. An (ε, δ) guarantee holds for every larger δ: above, its value there is valid."""
-    return shuffles.erlingsson_bound(delta=min(delta, shuffles.LARGEST_DELTA), **shuffle)
 
 
 _ERRATUM = (
@@ -351,7 +309,7 @@ PUBLISHED_BOUNDS: tuple[PublishedBound, ...] = (
         note=_DISCRETE,
     ),
     _renyi("shuffle RDP, first bound", f"{_CCS} 5.3.1", divergences.first_shuffle_rdp, note=_DISCRETE),
-    _renyi("shuffle RDP, second bound", f"{_CCS} 5.3.2", _second_shuffle_rdp, note=_DISCRETE),
+    _renyi("shuffle RDP, second bound", f"{_CCS} 5.3.2", divergences.second_shuffle_rdp, note=_DISCRETE),
     _renyi(
         "shuffle RDP, Poisson sampling",
         f"{_CCS} 5.3.1",
@@ -388,7 +346,7 @@ PUBLISHED_BOUNDS: tuple[PublishedBound, ...] = (
         _points(
             f"privacy blanket, {name}",
             "Balle et al. 2019, generic blanket",
-            partial(_generic_blanket_bound, inequality),
+            partial(shuffles.blanket_bound, inequality=inequality),
         )
         for name, inequality in (("Bennett", shuffles.bennett), ("Hoeffding", shuffles.hoeffding))
     ),
@@ -398,7 +356,12 @@ PUBLISHED_BOUNDS: tuple[PublishedBound, ...] = (
         shuffles.check_in_shuffle_bound,
         adaptive=True,
     ),
-    _points("amplification by shuffling", "Erlingsson et al. 2019, Thm 7", _erlingsson_bound, adaptive=True),
+    _points(
+        "amplification by shuffling",
+        "Erlingsson et al. 2019, Thm 7",
+        shuffles.erlingsson_bound,
+        adaptive=True,
+    ),
     _renyi(
         "amplification by shuffling, RDP",
         "Erlingsson et al. 2019, Remark 1",

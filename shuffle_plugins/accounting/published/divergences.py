@@ -22,11 +22,11 @@ from scipy.special import gammaln
 
 from shuffle_plugins.accounting.numerics.binomial import log_probability, log_sum
 from shuffle_plugins.accounting.numerics.orders import Vector, real_orders, whole_orders
+from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.accounting.pairs.clones import binary_pair
 from shuffle_plugins.core import checks
 
 _ROUNDING = 1e-9  # relative; gammaln and log_sum stay below it up to order 1e5 and cohort 1e9
-_LARGEST_LOCAL_EPSILON = 300.0  # e^2ε0 still fits a double
 
 
 # -- one shuffle ---------------------------------------------------------------------------------------------
@@ -41,15 +41,10 @@ def first_shuffle_rdp(
                      + Σ_{i=3..α} C(α, i)·i·Γ(i/2)·((e^2ε0 − 1)²/(2n̄·e^2ε0))^{i/2}
                      + exp(ε0·α − c²(n − 1)/(2e^ε0))) / (α − 1).
 
-    c splits Chernoff's bound on the number of clones: the theorem prints c = 1/2, Remark 5.3.3 allows any;
-    by default every order takes the best of a few. Between whole orders (α − 1)·ε(α) is bounded by its chord
-    (Remark 5.3.2), from zero at α = 1.
-
-    At small divergences it is (e^ε0 + 1)/2 times the binary blanket pair's with c → 0, twice that at c = 1/2.
-    Composed at ε0 = 0.5, n = 10⁶, T = 10⁵, δ = 10⁻⁸ it gives ε = 1.14, and 1.64 at c = 1/2; the pair, 0.91.
-
-    Args:
-        split: c in (0, 1), or None for the best one.
+    c, ``split``, splits Chernoff's bound on the number of clones: the theorem prints c = 1/2, Remark 5.3.3
+    allows any; by default every order takes the best of a few. Between whole orders (α − 1)·ε(α) is bounded
+    by its chord (Remark 5.3.2), from zero at α = 1. Composed at ε0 = 0.5, n = 10⁶, T = 10⁵, δ = 10⁻⁸ it
+    gives ε = 1.14, and 1.64 at c = 1/2; the binary blanket pair, 0.91.
     """
     alpha = _check(orders, local_epsilon, cohort, split=split)
     below, above = np.floor(alpha), np.ceil(alpha)
@@ -70,11 +65,11 @@ def second_shuffle_rdp(
 
         ε(α) ≤ log(exp(α²(e^ε0 − 1)²/n̄) + exp(ε0·α − c²(n − 1)/(2e^ε0))) / (α − 1)
 
-    4e^ε0 times as large as the first at α = 2, 2e^ε0 times at large α. Real α ≥ 2: the theorem says α > 1,
-    the statement proved (5.3.6) says α ≥ 2.
+    2e^ε0 to 4e^ε0 times the first. The theorem says α > 1, the statement proved (5.3.6) α ≥ 2: below, its
+    value at 2 is valid, as divergences never decrease with the order.
     """
-    alpha = _check(orders, local_epsilon, cohort, smallest=2.0, split=split)
-    best = np.full(alpha.shape, math.inf)
+    alpha: Vector = np.maximum(_check(orders, local_epsilon, cohort, split=split), 2.0)
+    best: Vector = np.full(alpha.shape, math.inf)
     for index, order in enumerate(alpha.tolist()):
         second = 2 * math.log(order) + 2 * _log_expm1(local_epsilon)
         for c in _splits(order, local_epsilon, cohort, split, log_second=second - local_epsilon):
@@ -99,22 +94,12 @@ def shuffle_rdp_corollary(*, orders: ArrayLike, local_epsilon: float, cohort: in
     return np.logaddexp(0.0, log_second) / (alpha - 1) * (1 + _ROUNDING)
 
 
-def shuffle_rdp_lower_bound(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> Vector:
-    """At least, in the worst case over randomizers, at whole α ≥ 2: Theorem 5.3.3.
-
-    The exact divergence of binary randomized response when every other client holds 0.
-    """
-    return subsampled_rdp_lower_bound(
-        orders=orders, local_epsilon=local_epsilon, population=cohort, cohort=cohort
-    )
-
-
 def simple_shuffle_rdp_lower_bound(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> Vector:
     r"""At least, at whole α ≥ 2: Corollary 5.3.2, the first term of Theorem 5.3.3.
 
         ε(α) ≥ log(1 + C(α, 2)·(e^ε0 − 1)²/(n·e^ε0))/(α − 1)
 
-    4e^ε0 times below Corollary 5.3.1, and close to :func:`shuffle_rdp_lower_bound` where it is small.
+    4e^ε0 times below Corollary 5.3.1, and close to Theorem 5.3.3 where it is small.
     """
     alpha = _check_whole(orders, local_epsilon, cohort).astype(np.float64)
     log_second = np.log(alpha * (alpha - 1) / 2) + 2 * _log_expm1(local_epsilon) - local_epsilon
@@ -150,8 +135,7 @@ def binary_response_rdp(*, orders: ArrayLike, local_epsilon: float) -> Vector:
 
         ε(α) = log(p^α·(1 − p)^(1 − α) + p^(1 − α)·(1 − p)^α)/(α − 1),   p = 1/(e^ε0 + 1)
 
-    Of a report alone, against whoever sees it; a shuffle costs less. s reports of one client cost s times as
-    much. At most ε0.
+    Of a report alone, against whoever sees it.
     """
     alpha = real_orders(orders)
     checks.number("local_epsilon", local_epsilon, above=0)
@@ -188,8 +172,7 @@ def _log_moment(order: float, local_epsilon: float, cohort: int, split: float | 
 def _log_higher_terms(order: float, log_y: float) -> Vector:
     """log of C(α, i)·i·Γ(i/2)·y^{i/2} for i from 3, and of a bound on those left out.
 
-    The ratio of neighbouring terms is at most α·√(y/2i) (Gautschi), a half or less where the sum is cut, so
-    the rest weighs no more than the last term.
+    The ratio of neighbouring terms is at most α·√(y/2i) (Gautschi), a half or less where the sum is cut.
     """
     last = order
     if 2 * math.log(order) + log_y < math.log(1e9):
@@ -237,8 +220,7 @@ def log_ternary_chi(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> 
         α·Γ(α/2)·(2(e^2ε0 − 1)²/(k̄e^2ε0))^{α/2} + tail               at real α > 2,
         tail = (e^ε0 − e^−ε0)^α · e^{−(k−1)/(8e^ε0)}.
 
-    At α = 2 and a large cohort this is about 8e^ε0 times the value of binary randomized response. The paper
-    states k ≥ 2; at k = 1 the tail alone is a bound.
+    About 8e^ε0 times the value of binary randomized response at α = 2 and a large cohort.
     """
     alpha = _check(orders, local_epsilon, cohort, smallest=2.0)
     e = math.exp(local_epsilon)
@@ -289,7 +271,7 @@ def subsampled_rdp_bound(*, orders: ArrayLike, local_epsilon: float, population:
 
 
 def subsampled_rdp_lower_bound(
-    *, orders: ArrayLike, local_epsilon: float, population: int, cohort: int
+    *, orders: ArrayLike, local_epsilon: float, cohort: int, population: int | None = None
 ) -> Vector:
     r"""At least, in the worst case over randomizers, at whole λ ≥ 2: Girgis, Data, Diggavi 2021, Theorem 2.
 
@@ -298,10 +280,11 @@ def subsampled_rdp_lower_bound(
 
         ε(λ) = log E[(1 + γ·(e^2ε0 − 1)/(k·e^ε0)·(h − k/(e^ε0 + 1)))^λ] / (λ − 1),
 
-    which the paper writes as a sum of binomial moments.
+    which the paper writes as a sum of binomial moments. Where all clients report (no ``population``) it is
+    Theorem 5.3.3 of one shuffle.
     """
     whole = _check_whole(orders, local_epsilon, cohort)
-    checks.whole("population", population, at_least=cohort)
+    population = cohort if population is None else checks.whole("population", population, at_least=cohort)
     success = 1.0 / (math.exp(local_epsilon) + 1.0)
     step = 2 * math.sinh(local_epsilon) / population
     log_sums = []
@@ -331,18 +314,18 @@ def _log_power_remainder(x: Vector, *, order: int) -> Vector:
 def _relevant_hits(*, trials: int, success: float, step: float, order: int) -> Vector:
     """Counts that carry E[(1 + x)^λ]: around the mean and around the mode under the weight (1 + x)^λ."""
     mean = trials * success
-    low, high = mean, float(trials)
-    for _ in range(200):  # the slope of log pmf + λ·log(1 + x) falls from positive at the mean
-        middle = 0.5 * (low + high)
-        slope = math.log((trials - middle + 0.5) / (middle + 0.5) * success / (1 - success))
-        if slope + order * step / (1 + step * (middle - mean)) > 0:
-            low = middle
-        else:
-            high = middle
+
+    def slope(count: float) -> float:  # of log pmf + λ·log(1 + x); it falls, from positive at the mean
+        odds = (trials - count + 0.5) / (count + 0.5) * success / (1 - success)
+        return math.log(odds) + order * step / (1 + step * (count - mean))
+
+    mode = mean if slope(mean) <= 0 else float(trials)
+    if slope(mean) > 0 > slope(trials):
+        mode = zero_between(slope, mean, trials, xtol=1e-3)
     reach = 14 * math.sqrt(trials) / 2 + 14  # a count further from its mean weighs less than 1e-40
     windows = [
         np.arange(max(0, math.floor(centre - reach)), min(trials, math.ceil(centre + reach)) + 1)
-        for centre in (mean, low)
+        for centre in (mean, mode)
     ]
     return np.unique(np.concatenate(windows)).astype(np.float64)
 
@@ -358,13 +341,12 @@ def without_replacement(
         ε'(λ) = log(1 + C(λ, 2)·γ²·min(4(e^ε(2) − 1), e^ε(2)·min(2, (e^ε(∞) − 1)²))
                       + Σ_{j=3..λ} C(λ, j)·γ^j·e^((j−1)ε(j))·min(2, (e^ε(∞) − 1)^j)) / (λ − 1)
 
-    On the exact curve of a shuffle (binary blanket pair, k = 1000 of n = 10⁶, T = 10⁵, δ = 10⁻⁸) the composed
-    ε is 3 times that of the subsampled pair at ε0 = 2 and 6 times at ε0 = 1.
+    On a shuffle's exact curve (k = 1000 of n = 10⁶, T = 10⁵, δ = 10⁻⁸) the composed ε is 3 times that of the
+    subsampled binary blanket pair at ε0 = 2 and 6 times at ε0 = 1.
 
     Args:
         orders: whole λ ≥ 2.
         rdp: ε(j) of the mechanism on its sample at j = 2, 3, …, at least up to the largest order.
-        sampling_rate: γ = k/n in (0, 1].
         pure_epsilon: ε(∞) > 0 of the mechanism; infinite if it is not pure.
     """
     curve = _curve(rdp)
@@ -382,11 +364,9 @@ def poisson(*, orders: ArrayLike, rdp: ArrayLike, sampling_rate: float) -> Vecto
         ε'(λ) = log((1−γ)^(λ−1)·(1 + (λ−1)γ) + C(λ, 2)·γ²(1−γ)^(λ−2)·e^ε(2)
                     + 3·Σ_{l=3..λ} C(λ, l)·(1−γ)^(λ−l)·γ^l·e^((l−1)ε(l))) / (λ − 1)
 
-    Stated for datasets of which one has a record more, with ε(·) the mechanism's curve for that relation.
-    **Not a bound for replace-one neighbours**: there both datasets sample a record in place of the other's,
-    and the paper does not treat it. The thesis applies it to a shuffle's replace-one curve; kept to draw that
-    figure. Where every γ²-term dominates it is then about a quarter of :func:`without_replacement`, and it
-    does fall below exact replace-one divergences. Arguments are those of :func:`without_replacement`.
+    **Not a bound for replace-one neighbours**, to whose curve the thesis applies it; kept to draw that
+    figure. There it is about a quarter of :func:`without_replacement` where every γ²-term dominates, and does
+    fall below exact divergences. Arguments are those of :func:`without_replacement`.
     """
     curve = _curve(rdp)
     whole = whole_orders(orders, theorems="subsampled Rényi theorems")
@@ -444,7 +424,7 @@ def _check(
     alpha = real_orders(orders)
     if alpha.size == 0 or np.any(alpha < smallest):
         raise ValueError(f"orders must be at least {smallest:g}, one or more, got {orders!r}")
-    checks.number("local_epsilon", local_epsilon, above=0, at_most=_LARGEST_LOCAL_EPSILON)
+    checks.number("local_epsilon", local_epsilon, above=0, at_most=300.0)  # e^2ε0 still fits a double
     checks.whole("cohort", cohort)
     if split is not None:
         checks.number("split", split, above=0, below=1)

@@ -31,8 +31,6 @@ from shuffle_plugins.core import checks
 _ROUNDING = 1e-9
 _LARGEST_LOCAL_EPSILON = 100.0  # e^3ε0 still fits a double
 _LARGEST_STEP = 300.0  # ε0 of a step, up to which e^ε0 does
-LARGEST_DELTA = 0.01
-"""δ up to which Theorem 7 of Erlingsson et al. is stated."""
 
 
 # -- clones --------------------------------------------------------------------------------------------------
@@ -69,12 +67,9 @@ def stronger_clone_bound(*, local_epsilon: float, cohort: int, delta: float) -> 
 
 
 def local_delta_cost(*, local_epsilon: float, local_delta: float, cohort: int, epsilon: float) -> float:
-    r"""What (ε0, δ0) instead of ε0 adds to δ of one shuffle: Feldman et al. 2021, Theorem 3.8.
+    """What (ε0, δ0) instead of ε0 adds to δ of one shuffle: (e^ε + 1)·(1 + e^−ε0/2)·n·δ0.
 
-        (e^ε + 1)·(1 + e^−ε0/2)·n·δ0
-
-    Every report is replaced by one of a pure ε0-LDP randomizer within a distance (1 + e^−ε0/2)·δ0. The cost
-    is paid in every round and grows with n; a Gaussian mechanism's own blanket is far cheaper.
+    Feldman et al. 2021, Theorem 3.8. A Gaussian mechanism's own blanket is far cheaper.
     """
     _check(local_epsilon, cohort)
     checks.fraction("local_delta", local_delta)
@@ -89,11 +84,7 @@ def local_delta_cost(*, local_epsilon: float, local_delta: float, cohort: int, e
 def approximate_ldp(
     *, local_epsilon: float, local_delta: float, cohort: int, delta: float
 ) -> tuple[float, float]:
-    """ε of :func:`clone_bound` at ``delta``, and δ with :func:`local_delta_cost`: reports are (ε0, δ0)-LDP.
-
-    Raises:
-        ValueError: if the total δ reaches 1, where Theorem 3.8 promises nothing.
-    """
+    """Of (ε0, δ0)-LDP reports, ε of :func:`clone_bound` at ``delta`` and δ with :func:`local_delta_cost`."""
     epsilon = clone_bound(local_epsilon=local_epsilon, cohort=cohort, delta=delta)
     cost = local_delta_cost(
         local_epsilon=local_epsilon, local_delta=local_delta, cohort=cohort, epsilon=epsilon
@@ -114,12 +105,9 @@ def specific_randomizer(*, distance: float, shared: float, cohort: int, delta: f
 
         ε = log(1 + a·(4·√(2·log(4/δ)/(p·n)) + 4/(p·n))).
 
-    The part Q2 that the two records share must be in everybody's report too. (Merging it with the others'
-    rests instead is the "variation ratio" shortcut, which is not valid.)
-
-    Args:
-        distance: a; at least the total variation between R(x1) and R(x1').
-        shared: p in (0, 1/3].
+    with a, ``distance``, at least the total variation between R(x1) and R(x1'), and p, ``shared``, in
+    (0, 1/3]. Q2 must be in everybody's report too: merging it with the others' rests instead, the "variation
+    ratio" shortcut, is not valid.
     """
     checks.number("distance", distance, above=0, at_most=1)
     checks.number("shared", shared, above=0, at_most=1 / 3)
@@ -137,7 +125,7 @@ def k_ary_response_bound(*, local_epsilon: float, categories: int, cohort: int, 
     r"""Of K-ary randomized response: Feldman et al. 2021, Corollary 4.2.
 
     Theorem 4.1 at a = (e^ε0 − 1)/(e^ε0 + K − 1), p = K/((K + 1)(e^ε0 + K − 1)). 2.5 to 5.3 times the exact
-    blanket's ε at K = 10, ε0 = 0.5…4, n = 10⁴…10⁶; falls with K, as that does.
+    blanket's ε at K = 10, ε0 = 0.5…4, n = 10⁴…10⁶.
     """
     _check(local_epsilon, cohort, delta)
     checks.whole("categories", categories, at_least=2)
@@ -154,16 +142,11 @@ def k_ary_response_bound(*, local_epsilon: float, categories: int, cohort: int, 
 def noisy_sgd_pass(*, noise_multiplier: float, records: int, delta: float) -> float:
     r"""One pass of noisy SGD over n records in secret random order: Feldman et al. 2021, Proposition 5.3.
 
-    Each step adds Gaussian noise to a clipped gradient, and is (ε0, δ0)-DP for the exact δ0(ε0) of that
-    noise. A pass is a shuffle of n such adaptive reports, so Theorem 3.8 applies: ε is that of
-    :func:`clone_bound` at δ/2, for the least ε0 whose δ0 costs at most the other half. The proposition bounds
-    δ0 by the classical formula of the Gaussian mechanism instead; its display is lost in the text at hand.
-
-    With all constants in, this is 1 to 5 times :func:`noisy_sgd_with_replacement` at n = 10⁶ and noise
-    multipliers of 2 to 10; it is smaller where the noise is small (0.78 times at n = 10⁷ and 1.6).
-
-    Args:
-        noise_multiplier: standard deviation of the noise over the radius to which gradients are clipped.
+    Each step adds Gaussian noise to a clipped gradient, ``noise_multiplier`` over its radius, and is
+    (ε0, δ0)-DP for the exact δ0(ε0) of that noise (the proposition takes the classical formula). A pass is a
+    shuffle of n such adaptive reports, so Theorem 3.8 applies: ε is that of :func:`clone_bound` at δ/2, for
+    the least ε0 whose δ0 costs at most the other half. It is 1 to 5 times :func:`noisy_sgd_with_replacement`
+    at n = 10⁶ and noise multipliers of 2 to 10; 0.78 times at n = 10⁷ and 1.6.
     """
     checks.whole("records", records)
     checks.delta(delta)
@@ -194,15 +177,10 @@ def noisy_sgd_pass(*, noise_multiplier: float, records: int, delta: float) -> fl
 def noisy_sgd_with_replacement(*, noise_multiplier: float, records: int, delta: float) -> float:
     r"""n steps of noisy SGD, each on one record drawn with replacement (Bassily, Smith, Thakurta 2014).
 
-    What the clones paper compares Proposition 5.3 with, its (13): amplification by sampling at 1/n, then the
-    simple strong composition. With (ε0, δ0) of a step as in :func:`noisy_sgd_pass` and δ0 = δ/2,
+    What the clones paper compares Proposition 5.3 with, its (13): with (ε0, δ0) of a step as in
+    :func:`noisy_sgd_pass` and δ0 = δ/2,
 
         ε1 = log(1 + (e^ε0 − 1)/n),   ε = √(2n·log(2/δ))·ε1 + n·ε1·(e^ε1 − 1).
-
-    At one and the same ε0 it grows as e^ε0, and that of a shuffle as e^(ε0/2).
-
-    Raises:
-        ValueError: if no ε0 ≤ 300 has a small enough δ0.
     """
     checks.whole("records", records)
     checks.delta(delta)
@@ -230,9 +208,8 @@ def _gaussian_delta(epsilon: float, noise_multiplier: float) -> float:
 def clone_pair(*, local_epsilon: float, cohort: int) -> ClonePair:
     """The pair of Feldman et al. 2021, Theorem 3.2: every other report is a clone with probability e^−ε0.
 
-    It dominates one shuffle of any ε0-LDP randomizers, chosen adaptively along the permutation or not. Its
-    ε (Appendix F) and its Rényi divergence (Section 6.1), both rounded up, are therefore bounds for all of
-    them. The pair's ε lies 12 to 46 % above the binary blanket pair's.
+    Its ε (Appendix F) and its Rényi divergence (Section 6.1) bound those of one shuffle of any ε0-LDP
+    randomizers, adaptively chosen or not. Its ε is 12 to 46 % above the binary blanket pair's.
     """
     return ClonePair(local_epsilon=local_epsilon, cohort=cohort, clone_probability=math.exp(-local_epsilon))
 
@@ -240,7 +217,6 @@ def clone_pair(*, local_epsilon: float, cohort: int) -> ClonePair:
 def binary_response_lower(*, local_epsilon: float, cohort: int, delta: float) -> float:
     """ε at least, of binary randomized response with everybody else at 0 (Feldman et al. 2021, Appendix G).
 
-    The larger of the two directions, rounded down. A lower bound on any bound for all ε0-LDP randomizers;
     3-ary response gives a larger one from ε0 = log 2 on.
     """
     _check(local_epsilon, cohort)
@@ -281,20 +257,13 @@ class AmplificationVariable:
 
     ω is the part that every R_x shares, γ its mass, W ~ ω/γ. With independent copies of L and M ~ Bin(n, γ)
     the shuffle's hockey-stick divergence is at most E[(L_1 + … + L_M)₊]/(γ·n) (Lemma 5.3).
-
-    Attributes:
-        blanket: γ in (0, 1], or less than the blanket's mass: a part of a blanket is one too.
-        deficit: −E[L] = e^ε − 1 ≥ 0.
-        largest: bound on L, positive.
-        spread: bound on max L − min L.
-        second_moment: bound on E[L²].
     """
 
-    blanket: float
-    deficit: float
-    largest: float
-    spread: float
-    second_moment: float
+    blanket: float  # γ, or less: a part of a blanket is one too
+    deficit: float  # −E[L] = e^ε − 1
+    largest: float  # at least the largest L
+    spread: float  # at least max L − min L
+    second_moment: float  # at least E[L²]
 
 
 VariableAt = Callable[[float], AmplificationVariable]
@@ -366,9 +335,7 @@ def hoeffding(variable: AmplificationVariable, cohort: int) -> float:
 def bennett(variable: AmplificationVariable, cohort: int) -> float:
     r"""log of a bound on δ by Bennett's inequality, b/(γn·log(1 + u))·((1 − γ + γe^−κ)^n − (1 − γ)^n).
 
-    b is the largest L, c the second moment, u = ab/c, κ = (c/b²)((1 + u)log(1 + u) − u): Chernoff's bound on
-    P[ΣL ≥ t], integrated over t ≥ 0 at the exponent that is best for t = 0, and averaged over M. Infinite at
-    ε = 0.
+    b is the largest L, c the second moment, u = ab/c, κ = (c/b²)((1 + u)log(1 + u) − u). Infinite at ε = 0.
     """
     if variable.deficit == 0:
         return math.inf
@@ -391,25 +358,22 @@ def bennett(variable: AmplificationVariable, cohort: int) -> float:
 def blanket_bound(
     *,
     inequality: Inequality,
-    variable_at: VariableAt,
+    variable_at: VariableAt | None = None,
     local_epsilon: float,
     cohort: int,
     delta: float,
 ) -> float:
-    """Balle et al. 2019: the smallest ε at which an inequality's bound on δ is at most δ, or ε0.
+    """Balle et al. 2019: the least ε at which :func:`hoeffding` or :func:`bennett` says δ, or ε0 in (0, 100].
 
     For every ε0-LDP randomizer Bennett's is 3.6 to 5 times the binary blanket pair (ε0 = 0.5…2,
-    n = 10⁴…10⁶) and gives nothing where γn = e^−ε0·n is small; Hoeffding's is better at small ε0 and useless
-    at large. For 10-ary response and for Laplace's mechanism Bennett's is 12 to 23 % above their own exact
-    blanket (ε0 = 0.5…4, n = 10⁴…10⁶).
-
-    Args:
-        inequality: :func:`hoeffding` or :func:`bennett`.
-        variable_at: gives L as a function of ε in [0, ε0).
-        local_epsilon: ε0 in (0, 100], nats.
+    n = 10⁴…10⁶) and gives nothing where e^−ε0·n is small; Hoeffding's is better at small ε0 and useless at
+    large. For 10-ary response and for Laplace's mechanism Bennett's is 12 to 23 % above their own exact
+    blanket (ε0 = 0.5…4, n = 10⁴…10⁶). ``variable_at`` gives L as a function of ε in [0, ε0); by default
+    the generic one.
     """
     _check(local_epsilon, cohort, delta)
     _check_point(0.0, local_epsilon)
+    variable_at = variable_at or partial(generic_variable, local_epsilon=local_epsilon)
     largest, smallest = local_epsilon * (1 - 1e-9), local_epsilon * 1e-12
 
     def excess(epsilon: float) -> float:
@@ -441,10 +405,8 @@ def check_in_shuffle_bound(*, local_epsilon: float, cohort: int, delta: float) -
 
         ε = e^3ε0·(e^ε0 − 1)²/(2n) + e^{3ε0/2}·(e^ε0 − 1)·√(2·log(1/δ)/n)
 
-    Given the reports before step i, the differing client answers there with probability at most qᵢ, so the
-    step is log(1 + qᵢ(e^ε0 − 1))-DP; Σ qᵢ² ≤ e^3ε0/n, and steps compose as Σ εᵢ²/2 + √(2·log(1/δ)·Σ εᵢ²).
-    The bound the clones paper draws as its predecessor: 3.9 times the binary blanket pair's ε at
-    ε0 = 0.5, 60 times at ε0 = 2 (n = 10⁶, δ = 10⁻⁸). ε0 in (0, 100]; it may exceed ε0.
+    3.9 times the binary blanket pair's ε at ε0 = 0.5, 60 times at ε0 = 2 (n = 10⁶, δ = 10⁻⁸). ε0 in (0, 100];
+    it may exceed ε0.
     """
     _check(local_epsilon, cohort, delta, most=_LARGEST_LOCAL_EPSILON)
     return _of_steps(math.exp(1.5 * local_epsilon) * math.expm1(local_epsilon) / math.sqrt(cohort), delta)
@@ -458,7 +420,7 @@ def check_in_window_bound(
         ε = p0²·e^ε0·(e^ε0 − 1)²/(2m) + p0·(e^ε0 − 1)·√(2·e^ε0·log(1/δ)/m)
 
     Every client takes part with probability p0 and picks a uniform slot; each slot uses one of the clients
-    that picked it. No shuffler is needed. A protocol of its own: not a bound on a shuffled round.
+    that picked it. A protocol of its own, without a shuffler.
     """
     checks.whole("window", window)
     _check(local_epsilon, window, delta, most=_LARGEST_LOCAL_EPSILON)
@@ -474,15 +436,14 @@ def _of_steps(spread: float, delta: float) -> float:
 def erlingsson_bound(*, local_epsilon: float, cohort: int, delta: float) -> float:
     r"""Erlingsson et al. 2019, Theorem 7: ε = 12·ε0·√(log(1/δ)/n) for ε0 ≤ 1/2, n ≥ 1000, δ ≤ 1/100.
 
-    Randomizers may be chosen adaptively along the permutation. 12 times the binary blanket pair's ε at
-    ε0 = 0.5 and n = 10⁴…10⁶, 15 times at ε0 = 0.1. It may exceed ε0.
+    What holds at 1/100 holds for every larger δ. Randomizers may be chosen adaptively along the permutation.
+    12 times the binary blanket pair's ε at ε0 = 0.5 and n = 10⁴…10⁶, 15 times at ε0 = 0.1; it may exceed ε0.
     """
     if not 0 < local_epsilon <= 0.5:
         raise ValueError(f"Theorem 7 needs local_epsilon in (0, 1/2], got {local_epsilon!r}")
     if cohort < 1000:
         raise ValueError(f"Theorem 7 needs at least 1000 reports, got {cohort!r}")
-    if not 0 < delta <= LARGEST_DELTA:
-        raise ValueError(f"Theorem 7 needs delta in (0, 1/100], got {delta!r}")
+    delta = min(checks.number("delta", delta, above=0, at_most=1), 0.01)
     return 12 * local_epsilon * math.sqrt(math.log(1 / delta) / cohort)
 
 

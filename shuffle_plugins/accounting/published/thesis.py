@@ -56,10 +56,7 @@ def printed_rdp(
     """Rényi divergences as Theorem 4.5.1 claims them. **Not a bound**: see :data:`REASONS`.
 
     Args:
-        orders: α > 1, shape (m,).
-        rounds: T/τ ≥ 1, how often clients send.
-        cohort: K ≥ 1, clients in a round.
-        population: n ≥ K.
+        rounds: T/τ, how often clients send.
         global_noise: σ1/C1 > 0, deviation of a local step's noise over its clipping norm.
         dissimilarity_noise: σ2/C2 > 0, the same for ψ; infinite if ψ is not trained.
     """
@@ -95,15 +92,10 @@ def noisy_steps_epsilon(
 ) -> float:
     """ε that does hold of the printed algorithm, replace-one: every step is taken for seen.
 
-    A client's steps, each a gradient cut to norm C with noise N(0, σ²), are ``steps`` adaptively composed
-    Gaussian mechanisms of sensitivity 2C, for μ and for ψ: 2α·steps·(C1²/σ1² + C2²/σ2²) at every order α
-    (Mironov 2017, Proposition 7, and composition). The average and everything the server sees is computed
-    from them and from other clients' data, so the bound holds against everybody. The noise of other clients
-    does not count: how they move depends on it (the second of :data:`REASONS`).
-
-    Args:
-        steps: local steps of one client in the whole run, all rounds together.
-        global_noise, dissimilarity_noise: as of :func:`printed_rdp`.
+    A client's ``steps`` in the whole run are adaptively composed Gaussian mechanisms of sensitivity 2C, for μ
+    and for ψ: 2α·steps·(C1²/σ1² + C2²/σ2²) at every order α (Mironov 2017, Proposition 7). All that is seen
+    is computed from them and from other clients' data, whose noise does not count: how they move depends on
+    it (the second of :data:`REASONS`).
     """
     inverse = _inverse_noise(global_noise, dissimilarity_noise)
     rdp = 2 * checks.num_steps(steps, name="steps") * inverse * _ORDERS
@@ -128,11 +120,8 @@ def linear_rdp_epsilon(*, rho: float, delta: float, largest_order: float = math.
         ε ≤ 3·max(ρ·log(1/δ), √(ρ·log(1/δ)))
 
     Its proof takes α = 1 + √(log(1/δ)/ρ), where ε ≤ ρ + 2·√(ρ·log(1/δ)). That is at most the stated value
-    only where log(1/δ) ≥ 1, and only if the Rényi bound holds at this order; the lemma mentions neither.
-    At δ = 10⁻⁵ it is 1.8 to 2.5 times the best conversion for ε up to 3.5, 5 times at ρ = 1, 21 times at 100.
-
-    Args:
-        largest_order: the largest α at which the divergence is known to be at most α·ρ.
+    only where log(1/δ) ≥ 1, and only if the Rényi bound holds at this order, up to ``largest_order``; the
+    lemma mentions neither. At δ = 10⁻⁵ it is 1.8 to 2.5 times the best conversion for ε up to 3.5.
     """
     checks.number("rho", rho, above=0)
     checks.number("delta", delta, above=0, at_most=1 / math.e)
@@ -164,17 +153,13 @@ def self_sampling_bound(
         ε̄ = log(1 + (3q/2m)·(e^ε̃ − 1)),   ε̃ = ε of one shuffle of ⌈qn/2⌉ reports at δ'·m/(qT),
         ε = √(2T·log(1/δ'))·ε̄ + T·ε̄·(e^ε̄ − 1),   δ = 2δ' + 2T·e^ε0·exp(−qn/12).
 
-    It allows the server to see how many reports came. 65 to 80 times the accountant's Poisson rounds at n =
-    20,000, q = 0.2, ε0 = 0.5 and 1, δ = 10⁻⁶: one (ε, δ) point a round, and a closed form on top.
+    for neighbours that differ in one record. The server may see how many reports came. 65 to 80 times the
+    accountant's Poisson rounds at n = 20,000, q = 0.2, ε0 = 0.5 and 1, δ = 10⁻⁶.
 
     Args:
-        participation: q in (0, 1], a client's probability of joining a round.
         records: m ≥ 1, records of a client, of which a report uses one at random.
         shuffled: ε of one shuffle, called with ``local_epsilon``, ``cohort`` and ``delta``. The thesis takes
-            a result of Balle et al. 2019 without its constant; the clones' closed form is the default.
-
-    Returns:
-        ε for neighbours that differ in one record, never above T·ε0.
+            a result of Balle et al. 2019 without its constant.
     """
     checks.number("local_epsilon", local_epsilon, above=0)
     for name, value in (("population", population), ("num_steps", num_steps), ("records", records)):
@@ -216,14 +201,8 @@ def sampled_records_bound(
         ε̄ = log(1 + (s/m)·(e^ε̃ − 1)) for s > 1,   ε̄ = log(1 + (k/(mn))·(e^ε̃ − 1)) for s = 1,   δ̄ = q·δ̃,
 
     with q = ks/(mn) and ε̃ that of one shuffle of ks reports at δ̃: with s > 1 the sampling of clients does not
-    help (Remark C.1.1). T rounds are composed strongly, with δ/2 for that and δ̃ = δ/(2qT), as in the thesis.
-
-    Args:
-        records, samples: m and s, records of a client, and those that it reports on.
-        shuffled: as in :func:`self_sampling_bound`.
-
-    Returns:
-        ε for neighbours that differ in one record, never above T·ε0.
+    help (Remark C.1.1). T rounds are composed strongly, with δ/2 for that and δ̃ = δ/(2qT), as in the thesis;
+    for neighbours that differ in one record. ``shuffled`` is as in :func:`self_sampling_bound`.
     """
     checks.number("local_epsilon", local_epsilon, above=0)
     for name, value, most in (
@@ -256,14 +235,7 @@ def frequency_error_bound(*, local_epsilon: float, categories: int, reports: int
     K: where p is uniform but for what K/2 pairs of categories exchange, the Fisher information of a report
     about each exchange is at most 4·e^ε0·t², and van Trees' inequality with the prior cos²(πKθ/2) on
     \|θ\| ≤ 1/K gives K/(4·n·e^ε0·t² + π²K²). That is at least the theorem's where 12·n·e^ε0·t² ≥ π²K², a
-    condition that the theorem does not have.
-
-    Args:
-        categories: K ≥ 2; an odd one counts as K − 1.
-        reports: n ≥ 1, clients with one report each.
-
-    Returns:
-        The bound, rounded down; ValueError if there are too few reports.
+    condition that the theorem does not have. An odd K counts as K − 1.
     """
     checks.number("local_epsilon", local_epsilon, above=0)
     even = checks.whole("categories", categories, at_least=2) // 2 * 2
@@ -318,8 +290,7 @@ def central_error_order(
 def communication_orders(*, epsilon: float, dim: int, cohort: int) -> dict[str, float]:
     """Order of the bits that each of n ≥ 2 clients sends for an error of order d/(nε)², by scheme: Table 3.1.
 
-    **Orders, not numbers of bits**: they have no constants and leave out factors of log(1/δ). "bit planes" is
-    the thesis's scheme, "Cheu et al." and "Chang et al." are sums of many shuffled messages.
+    **Orders, not numbers of bits**: they have no constants and leave out factors of log(1/δ).
     """
     checks.number("epsilon", epsilon, above=0)
     checks.whole("dim", dim)
@@ -341,15 +312,9 @@ def communication_orders(*, epsilon: float, dim: int, cohort: int) -> dict[str, 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishedClaim:
-    """A published answer to another question than the catalogue's, with arguments of its own.
+    """A published answer to another question than the catalogue's.
 
-    Attributes:
-        name: unique, in words.
-        source: paper and theorem.
-        epsilon: the claimed ε, called with ``delta`` and the arguments that its docstring names.
-        valid: whether it is an upper bound for the question that it asks. Nothing that gives a guarantee may
-            use a claim that is not.
-        note: what it answers; why it is not valid.
+    Nothing that gives a guarantee may use one that is not ``valid``.
     """
 
     name: str

@@ -31,43 +31,44 @@ from shuffle_plugins.accounting.pairs.reports import Atoms, Blanket, most_tellin
 from shuffle_plugins.accounting.pairs.shuffle import PairMixture, alike_atoms
 from shuffle_plugins.accounting.pairs.slots import bundle_losses_from_below
 from shuffle_plugins.accounting.rounds.round import (
-    OneInstanceRound,
+    Round,
     ShuffleRound,
     lower_families,
     lower_losses,
-    reversed_lower_losses,
     upper_losses,
 )
 from shuffle_plugins.accounting.terms import MAX_POPULATION, Adversary, Sampling, Unit
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Count, Flag, LocalEpsilon, NotNegative, Positive
+from shuffle_plugins.core.checks import Count, Flag, LocalEpsilon, NotNegative, Positive
+
+_OBSERVER = Adversary.MODEL_OBSERVER
+
+
+def _fields_of(each: Round) -> dict[str, Any]:
+    """What a :class:`ShuffleRound` and another kind of round have in common."""
+    return {field.name: getattr(each, field.name) for field in fields(ShuffleRound)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampledRecordsRound(ShuffleRound):
     """A shuffled round of clients with m records each; a client that takes part reports on s of its records.
 
-    First clients are sampled, as in a :class:`ShuffleRound`. Then each of them draws s of its m records
-    uniformly, without replacement and in secret, and sends one randomised report on each. All reports of all
-    clients are shuffled together. The published algorithms CLDP-SGD and, with ``POISSON``, DSS-SGD sample in
-    this way.
+    Clients are sampled as in a :class:`ShuffleRound`. Each draws s of its m records uniformly, without
+    replacement and in secret even from the server, and sends one report on each; all are shuffled together.
+    CLDP-SGD and, with ``POISSON``, DSS-SGD sample in this way.
 
-    Neighbouring relation: replace-one *record*. Two datasets are neighbours if they differ in one record of
-    one client; n and m are public and fixed. So this protects single records. To protect all records of a
-    client together, use a :class:`ShuffleRound` whose ``local_epsilon`` is s·ε0.
+    Neighbouring relation: replace-one *record* of one client, n and m public. To protect all records of a
+    client together, use a :class:`SeveralReportsRound`.
 
-    How sampling lowers the cost, with E = e^ε and δ(E) the smallest δ at this ε: for s = 1 the bound is
-    exact, δ(E) = δ₁(1 + m(E − 1))/m, where δ₁ is that of the same clients with one record each, as a
-    :class:`ShuffleRound`. For s > 1 a client's other reports can show that it takes part, so sampling hides
-    less (``docs/proofs/accounting.md``, section 2b).
+    For s = 1, δ(E) = δ₁(1 + m(E − 1))/m exactly, with E = e^ε and δ₁ that of the same clients with one record
+    each. For s > 1 a client's other reports can show that it takes part, so sampling hides less
+    (``docs/proofs/accounting.md``, section 2b).
 
     Attributes:
         cohort: k, how many *clients* take part. k·s reports are shuffled.
-        records_per_client: m ≥ 1, the number of records that each client has.
-        samples_per_client: s in [1, m], the number of records that a client reports on in a round. With s > 1
-            all reports of a client come in one batch, and the samplings ``CHECK_IN`` and ``EPOCH`` are
-            refused. Nobody may see which records are drawn, not even a server that sees who takes part.
-        local_delta: must be 0, because there is no bound here for reports with a δ0 of their own.
+        records_per_client: m ≥ 1.
+        samples_per_client: s in [1, m]; 1 under ``CHECK_IN`` and ``EPOCH``.
+        local_delta: must be 0.
     """
 
     records_per_client: Count = 1
@@ -103,14 +104,17 @@ class SampledRecordsRound(ShuffleRound):
 
     @classmethod
     def of(cls, clients: ShuffleRound, *, records_per_client: int, samples_per_client: int = 1) -> Self:
-        """A round of the same clients, mechanism and adversary, with m records and s reports per client."""
-        known = {f.name: getattr(clients, f.name) for f in fields(ShuffleRound)}
-        return cls(**known, records_per_client=records_per_client, samples_per_client=samples_per_client)
+        """A round of the same clients, with m records and s reports each."""
+        return cls(
+            **_fields_of(clients),
+            records_per_client=records_per_client,
+            samples_per_client=samples_per_client,
+        )
 
     @property
     def clients(self) -> ShuffleRound:
         """The round of the same clients with one record and one report each."""
-        return ShuffleRound(**{f.name: getattr(self, f.name) for f in fields(ShuffleRound)})
+        return ShuffleRound(**_fields_of(self))
 
     @property
     @override
@@ -142,7 +146,6 @@ class SampledRecordsRound(ShuffleRound):
 
     @override
     def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
-        """From the profile of the reports of the clients drawn, lowered by the chance s/m of the record."""
         if self.samples_per_client == 1:
             profile = profile_of(upper_losses(self.clients, resolution))
         else:  # one of a client's s reports is on the changed record
@@ -156,16 +159,14 @@ class SampledRecordsRound(ShuffleRound):
         return self.samples_per_client / self.records_per_client
 
     def _reports_of(self, clients: int) -> ShuffleRound:
-        """The round of all reports of so many clients, as if each report came from a client of its own."""
         reports = clients * self.samples_per_client
         return replace(self.clients, population=reports, cohort=reports, sampling=Sampling.FULL)
 
     def _cohorts(self) -> list[tuple[int, float, float]]:
-        """How many clients may take part, as tuples of (clients, rate, probability of this case).
+        """How many clients may take part, the chance that the changed record's is among them, and the case's.
 
-        The rate is the probability with which the client of the changed record is among them. Under Poisson
-        sampling the number of clients is random and public, and its values are grouped. A group has the
-        smallest number and the largest rate of its values, which cost at least as much as any of them.
+        Under Poisson sampling the number is random and public. Its values are grouped: the smallest number
+        and the largest rate of a group cost at least as much as any of them.
         """
         server = self.adversary is Adversary.SERVER
         if self.sampling is not Sampling.POISSON:
@@ -190,32 +191,28 @@ class SampledRecordsRound(ShuffleRound):
 
     @property
     @override
-    def resolves_alone(self) -> bool:
-        base = self.clients if self.samples_per_client == 1 else self._reports_of(max(1, int(self.cohort)))
-        return base.resolves_alone
-
-    @property
-    @override
     def lower_families(self) -> tuple[str, ...]:
         return self._attained.lower_families if self._attained is not None else ()
 
     @override
-    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
         """The changed record is x or x'. For s = 1 all other records of its client are x'.
 
-        For s > 1 all other records of all clients are alike. Then it does not matter whose they are, and the
-        round is one that draws k·s of m·n records.
+        For s > 1 all other records of all clients are: the round is one that draws k·s of m·n records.
         """
         if self._attained is None:
             raise ValueError(f"a {type(self).__name__} has no instance {family!r}")
-        found = lower_losses(self._attained, family, resolution)
         if self.samples_per_client > 1:
-            return found
+            return lower_losses(self._attained, family, resolution, exchanged=exchanged)
+        if exchanged:
+            return lower_losses(self, family, resolution).reversed()
+        found = lower_losses(self._attained, family, resolution)
         return sampled_instance([found], [1], sampling_rate=self._record_rate, resolution=resolution)
 
     @property
     def _attained(self) -> ShuffleRound | None:
-        """The round whose instances give lower bounds for this one; None if there is none."""
         if self.samples_per_client == 1:
             return self.clients
         if self.sampling in (Sampling.POISSON, Sampling.SINGLE_PASS):
@@ -226,17 +223,16 @@ class SampledRecordsRound(ShuffleRound):
             population=among * self.records_per_client,
             cohort=self.cohort * self.samples_per_client,
             sampling=Sampling.WITHOUT_REPLACEMENT,
-            adversary=Adversary.MODEL_OBSERVER,
+            adversary=_OBSERVER,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeveralReportsRound(OneInstanceRound):
+class SeveralReportsRound(Round):
     """A round in which each client sends several randomised reports, and all reports are shuffled together.
 
-    Neighbouring relation: replace-one *client*. Two datasets are neighbours if they differ in all that one
-    client has, so that all of its reports change. :class:`SampledRecordsRound` is for neighbours that differ
-    in one record.
+    Neighbouring relation: replace-one *client*, so that all of its reports change.
+    :class:`SampledRecordsRound` is for neighbours that differ in one record.
 
     The bound: with δ₁ that of one report changed among all k·s, and γ = k/n, δ at E = e^ε is at most
     γ·δ₂(1 + (E − 1)/γ), where δ₂(E) = δ₁(E^(1/s))·(E − 1)/(E^(1/s) − 1) (``docs/proofs/accounting.md``,
@@ -271,47 +267,26 @@ class SeveralReportsRound(OneInstanceRound):
 
     @classmethod
     def of(cls, clients: ShuffleRound, *, reports_per_client: int) -> Self:
-        """A round of the same clients, mechanism and adversary, in which each sends s reports."""
+        """A round of the same clients in which each sends s reports."""
         if clients.local_delta:
             raise ValueError(
                 "(ε0, δ0) reports are not accounted where a client sends several: take a mechanism with "
                 "δ0 = 0, such as 'privunit-g' or 'laplace', or one report per client"
             )
-        return cls(
-            population=clients.population,
-            cohort=int(clients.cohort),
-            sampling=clients.sampling,
-            adversary=clients.adversary,
-            report_epsilon=clients.local_epsilon,
-            reports_per_client=reports_per_client,
-            mechanism=clients.mechanism,
-            blanket=clients.blanket,
-            channel_fixed=clients.channel_fixed,
-        )
+        known = _fields_of(clients) | {"cohort": int(clients.cohort)}
+        del known["local_delta"]
+        return cls(report_epsilon=known.pop("local_epsilon"), reports_per_client=reports_per_client, **known)
 
     @property
     def report(self) -> ShuffleRound:
         """The round of all reports, as if each came from a client of its own."""
         reports = self.cohort * self.reports_per_client
-        return ShuffleRound(
-            local_epsilon=self.report_epsilon,
-            population=reports,
-            cohort=reports,
-            sampling=Sampling.FULL,
-            mechanism=self.mechanism,
-            blanket=self.blanket,
-            channel_fixed=self.channel_fixed,
-        )
+        known = _fields_of(self) | {"population": reports, "cohort": reports, "sampling": Sampling.FULL}
+        return ShuffleRound(**known | {"local_epsilon": self.report_epsilon, "adversary": _OBSERVER})
 
     def records(self, *, records_per_client: int) -> SampledRecordsRound:
         """The same round, for neighbours that differ in one of the m records that a client draws s of."""
-        clients = replace(
-            self.report,
-            population=self.population,
-            cohort=self.cohort,
-            sampling=self.sampling,
-            adversary=self.adversary,
-        )
+        clients = ShuffleRound(**_fields_of(self) | {"local_epsilon": self.report_epsilon})
         return SampledRecordsRound.of(
             clients, records_per_client=records_per_client, samples_per_client=self.reports_per_client
         )
@@ -343,22 +318,19 @@ class SeveralReportsRound(OneInstanceRound):
 
     @property
     @override
-    def resolves_alone(self) -> bool:
-        return self.report.resolves_alone
-
-    @property
-    @override
     def lower_families(self) -> tuple[str, ...]:
         name = f"{self.mechanism} instance, all others alike, all reports of a client"
         return (name,) if self._told() else ()
 
     def _told(self) -> Atoms | None:
-        """What one report tells, everybody else's being about one record: of the dataset that tells most."""
+        """What one report tells, everybody else's being about the one record that tells most."""
         found = alike_atoms(self.report.effective_blanket, mechanism=self.mechanism)
         return most_telling(found.values()) if found else None
 
     @override
-    def _instance(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
         told = self._told()
         if told is None:
             raise ValueError(f"a {type(self).__name__} of {self.mechanism} has no instance")
@@ -371,13 +343,13 @@ class SeveralReportsRound(OneInstanceRound):
             )
         except ArithmeticError:
             # Too many reports, or too telling ones: client 1's others are about what everybody else's are.
-            ask, one = reversed_lower_losses if exchanged else lower_losses, self.report
+            one = self.report
             if self.sampling_rate < 1:
                 population = self.population * self.reports_per_client
                 if population > MAX_POPULATION:
                     raise ArithmeticError(f"{population} reports are too many for a lower bound") from None
                 one = replace(one, population=population, sampling=Sampling.WITHOUT_REPLACEMENT)
-            return ask(one, lower_families(one)[0], resolution)
+            return lower_losses(one, lower_families(one)[0], resolution, exchanged=exchanged)
         return finite_losses(loss, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
 
     @classmethod
@@ -390,19 +362,15 @@ class SeveralReportsRound(OneInstanceRound):
 class GaussianReportsRound(ShuffleRound):
     """A shuffled round of reports that are a vector of an l2 ball plus N(0, σ²) on every coordinate.
 
-    No such report is ε0-LDP, but its likelihoods are known. They are used here in any dimension: what can be
-    told does not depend on it. Nothing is charged for the reports' δ0, but where the analysis says nothing:
-    in epochs and check-ins, without ``channel_fixed``, in rounds of few reports, and for little noise. Those
-    are accounted as a :class:`ShuffleRound` of (ε0, δ0) reports (``docs/proofs/noise.md``, section 6).
-    Reports of one number have a blanket of their own: a round that is given one takes the smaller of both
-    bounds, and needs no δ0.
+    The reports' likelihoods are used, in any dimension. Their δ0 is charged only where that says nothing: in
+    epochs and check-ins, without ``channel_fixed``, in rounds of few reports, and for little noise. Those are
+    accounted as a :class:`ShuffleRound` of (ε0, δ0) reports (``docs/proofs/noise.md``, section 6).
 
     Attributes:
-        mechanism, blanket: of reports of one number; both or neither.
-        radius: of the ball of records, in units of σ, the noise's standard deviation: r/σ for a ball of
-            radius r. Positive. Two records are at most 2·radius·σ apart.
-        attained: in the same unit, the length of two records that clients may really hold, opposite each
-            other; it makes the lower bound. 0 if none are known.
+        mechanism, blanket: of reports of one number, which need no δ0: the smaller of both bounds is taken.
+        radius: of the ball of records over σ, the noise's standard deviation.
+        attained: in the same unit, the length of two opposite records that clients may really hold: it makes
+            the lower bound. 0 if none are known.
     """
 
     radius: Positive = field()
@@ -468,11 +436,6 @@ class GaussianReportsRound(ShuffleRound):
 
     @property
     @override
-    def resolves_alone(self) -> bool:
-        return self._profile() is None and super().resolves_alone
-
-    @property
-    @override
     def lower_families(self) -> tuple[str, ...]:
         if self.blanket is not None:
             return super().lower_families
@@ -480,14 +443,18 @@ class GaussianReportsRound(ShuffleRound):
         return ("sum of Gaussian reports",) if self.attained > 0 and self.sampling not in without else ()
 
     @override
-    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
         if self.blanket is not None:
-            return super().lower_losses(family, resolution)
+            return super().lower_losses(family, resolution, exchanged=exchanged)
+        if exchanged:
+            return lower_losses(self, family, resolution).reversed()
         return gaussian_instance_losses(radius=self.attained, draw=self, resolution=resolution)
 
     @property
+    @override
     def remedy(self) -> str:
-        """How many reports hide each other by their noise, so that nothing is charged for δ0."""
         if self._profile() is not None:
             return ""
         everybody = self.population if self.sampling is Sampling.WITHOUT_REPLACEMENT else self.cohort

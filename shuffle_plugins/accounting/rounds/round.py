@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import lru_cache, reduce
@@ -27,7 +26,7 @@ from shuffle_plugins.accounting.pairs.shuffle import (
     upper_pair,
     upper_pairs,
 )
-from shuffle_plugins.accounting.pairs.slots import SlotPair, few_outcomes
+from shuffle_plugins.accounting.pairs.slots import SlotPair
 from shuffle_plugins.accounting.terms import (
     MAX_POPULATION,
     NEIGHBOURING_RELATION,
@@ -38,12 +37,10 @@ from shuffle_plugins.accounting.terms import (
     round_adversary,
 )
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Flag, LocalEpsilon, Ranged, in_range, one_of, whole_number
+from shuffle_plugins.core.checks import Flag, LocalEpsilon, Ranged, in_range, one_of, whole_number
 
 _SeenBy = Annotated[Adversary, lambda _, value: round_adversary(value)]
 _KINDS: dict[str, type[Round]] = {}
-_FORGOTTEN = 1e-6  # of mass: so much is no roundoff, but a part of a law that was left out
-_SUMMATION = 1e-12  # of mass: masses are known to 2**-40 each, relative, so honest ones may lack as much
 _cached = lru_cache(maxsize=8192)  # histories of some thousand distinct rounds are asked about time and again
 
 
@@ -53,14 +50,12 @@ class Round(Ranged, CohortDraw, ABC):
 
     A kind is a frozen dataclass that derives from this class: equal rounds cost the same, and what is
     computed for one is kept for all. It gives its name, :attr:`KIND`, and implements :meth:`upper_losses`;
-    everything else has a default. Fields may declare their range (:mod:`shuffle_plugins.core.ranges`).
-    ``docs/guides/extending.md`` shows one.
+    everything else has a default (``docs/guides/extending.md``).
 
     Attributes:
         population: n, the public and fixed number of clients.
-        cohort: k, how many clients take part. Under full participation it equals ``population``. Under
-            ``SINGLE_PASS`` it is the size of the smallest batch, and one accountant step then stands for a
-            whole pass.
+        cohort: k, how many clients take part; all under full participation. Under ``SINGLE_PASS`` the size of
+            the smallest batch, and one accountant step stands for a whole pass.
     """
 
     population: Annotated[int, whole_number(at_most=MAX_POPULATION)]
@@ -83,11 +78,8 @@ class Round(Ranged, CohortDraw, ABC):
     """The unit of privacy: in whose data neighbouring datasets differ."""
 
     CHARGED_BY_RATIO: ClassVar[bool] = False
-    """Whether the difference between this round and its stand-in can be charged to ε.
-
-    If so, :meth:`replacement_ratio` says how much. If not, it can be charged only to δ, through
-    :attr:`replacement_distance`.
-    """
+    """Whether the difference between this round and its stand-in can be charged to ε
+    (:meth:`replacement_ratio`), and not only to δ (:attr:`replacement_distance`)."""
 
     def __init_subclass__(cls) -> None:
         kind = cls.__dict__.get("KIND")
@@ -125,10 +117,7 @@ class Round(Ranged, CohortDraw, ABC):
 
     @property
     def sampling_rate(self) -> float:
-        """γ in (0, 1]: the probability of taking part, if that is hidden from the adversary; otherwise 1.
-
-        :class:`ShuffleRound` overrides it: there it is cohort / population, whoever the adversary is.
-        """
+        """γ in (0, 1]: the probability of taking part, if that is hidden from the adversary; otherwise 1."""
         hidden = self.sampling is Sampling.WITHOUT_REPLACEMENT and not self.sees_cohort
         return self.cohort / self.population if hidden else 1.0
 
@@ -197,22 +186,19 @@ class Round(Ranged, CohortDraw, ABC):
 
     @property
     def own_delta(self) -> float:
-        """δ0 and any tail that was cut off the blanket: unamplified, a round is (ε0, this)-DP."""
+        """δ0 and any tail that was cut off: unamplified, a round is (ε0, this)-DP."""
         return self.local_delta
 
     @property
     def comparable(self) -> tuple[Any, ...] | None:
-        """What two rounds share whose costs compare by population and cohort alone; None if none do.
+        """What two rounds of one ε0 and δ0 share whose costs compare by population and cohort alone.
 
-        ε0 and δ0 must be shared too, and are not in it: who compares adds them
-        (:attr:`.FederatedRound.kind` does). Only shuffled reports compare so, because a sum cannot be thinned
-        out (``docs/proofs/accounting.md``, Lemma 5).
+        None if none do: only shuffled reports compare so (``docs/proofs/accounting.md``, Lemma 5).
         """
         return None
 
     # -- the stand-in -------------------------------------------------------------------------------------
-    # Some rounds are accounted through a similar round that is easier to compute, the stand-in.
-    # `upper_losses` are then the stand-in's.
+    # Some rounds are accounted through a similar one; `upper_losses` are then this stand-in's.
 
     @property
     def replacement_distance(self) -> float:
@@ -220,9 +206,8 @@ class Round(Ranged, CohortDraw, ABC):
         return 0.0
 
     def replacement_ratio(self, log_tail: float) -> float:
-        """η such that each outcome's probability is at most e^η times that under the stand-in, and reversely.
-
-        Except for outcomes of probability exp(``log_tail``) together. Infinite if no such η is known.
+        """η such that an outcome's probability is at most e^η times that under the stand-in, and reversely,
+        except for outcomes of probability exp(``log_tail``) together. Infinite if none is known.
         """
         return math.inf
 
@@ -240,13 +225,8 @@ class Round(Ranged, CohortDraw, ABC):
         return None
 
     @property
-    def resolves_alone(self) -> bool:
-        """Whether outcomes are so few that one round alone can be resolved very finely."""
-        return True
-
-    @property
     def takes_long(self) -> bool:
-        """Whether its losses may take a tenth of a second: few sizes then stand for many in one history."""
+        """Whether its losses may take a tenth of a second."""
         return False
 
     @property
@@ -254,34 +234,26 @@ class Round(Ranged, CohortDraw, ABC):
         """Names of real instances of the round, which bound ε from below, the one that leaks most first."""
         return ()
 
-    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
         """The privacy loss distribution of one of the :attr:`lower_families`, from below.
 
-        ArithmeticError if no outcome is within floating-point range.
+        With its two datasets ``exchanged`` it bounds from below, too: ``reversed()`` does of a pair of
+        distributions, but not where losses were rounded down. ArithmeticError if no outcome is within
+        floating-point range.
         """
         raise ValueError(f"a {type(self).__name__} has no instance {family!r}")
-
-    def reversed_lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        """:meth:`lower_losses` with the two datasets exchanged, also from below.
-
-        By default the same outcomes read the other way, which is right where these are a pair of
-        distributions. If losses were rounded down, exchanging would round them up: override it then.
-        """
-        return lower_losses(self, family, resolution).reversed()
 
     # -- checkpoints --------------------------------------------------------------------------------------
 
     def state(self) -> tuple[Any, ...]:
-        """The kind and the fields as plain str, int, float, bool, None and tuples, for checkpoints."""
+        """The kind and the fields as plain values, for checkpoints."""
         return (self.KIND, *(_plain(getattr(self, field.name)) for field in fields(self)))
 
     @classmethod
     def from_state(cls, state: tuple[Any, ...]) -> Self:
-        """Rebuild a round from :meth:`state`.
-
-        ``Round.from_state`` reads every kind whose module is imported, a subclass its own alone. ValueError
-        if the tuple is not one that :meth:`state` writes.
-        """
+        """The round of a :meth:`state`; ``Round.from_state`` reads every kind whose module is imported."""
         if not isinstance(state, (tuple, list)) or not state or not isinstance(state[0], str):
             raise ValueError(f"not the state of a {cls.__name__}: {state!r}")
         kind = _KINDS.get(state[0])
@@ -303,23 +275,6 @@ class Round(Ranged, CohortDraw, ABC):
         return saved
 
 
-@dataclass(frozen=True, kw_only=True)
-class OneInstanceRound(Round):
-    """A round with one known instance, whose losses are made for each direction by itself."""
-
-    @override
-    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        return self._instance(resolution, exchanged=False)
-
-    @override
-    def reversed_lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        return self._instance(resolution, exchanged=True)
-
-    @abstractmethod
-    def _instance(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
-        """The losses of a dataset and its neighbour, or of the neighbour and it."""
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, StrEnum):
         return value.value
@@ -333,7 +288,7 @@ def _plain(value: Any) -> Any:
 
 @_cached
 def check_recordable(each: Round) -> None:
-    """Check what every accountant relies on: a third party's round may have answers that are none."""
+    """Check what every accountant relies on, of a third party's round too."""
     name = type(each).__qualname__
     if not isinstance(each.sampling, Sampling) or not isinstance(each.adversary, Adversary):
         raise ValueError(f"the fields of a {name} are unchecked: call super().__post_init__()")
@@ -361,7 +316,7 @@ def check_recordable(each: Round) -> None:
 
 @_cached
 def upper_losses(each: Round, resolution: Resolution) -> PrivacyLossDistribution:
-    """:meth:`Round.upper_losses`, computed once for equal rounds; of a whole law that bounds from above."""
+    """:meth:`Round.upper_losses`, computed once for equal rounds, and checked to be a whole upper law."""
     found, name = each.upper_losses(resolution), type(each).__qualname__
     if found.kind != "upper":
         raise ValueError(f"upper_losses of a {name} bound from {found.kind!r}: make them with kind='upper'")
@@ -369,19 +324,15 @@ def upper_losses(each: Round, resolution: Resolution) -> PrivacyLossDistribution
     gap = 0.0
     for side, masses in sides.items():
         mass = float(masses.sum())
-        if not (found.missing >= 0 and mass + found.missing >= 1 - _FORGOTTEN):
+        # So much is no roundoff, but a part of the law that was left out.
+        if not (found.missing >= 0 and mass + found.missing >= 1 - 1e-6):
             raise ValueError(
                 f"upper_losses of a {name} have {side} mass {mass!r} and missing={found.missing!r}: "
                 "together they must be one; what is left out is charged to δ and belongs to missing"
             )
         gap = max(gap, 1 - mass - found.missing)
-    return replace(found, missing=found.missing + gap) if gap > _SUMMATION else found
-
-
-@_cached
-def resolves_alone(each: Round) -> bool:
-    """:attr:`Round.resolves_alone`, computed once for equal rounds."""
-    return each.resolves_alone
+    # Masses are known to 2**-40 each, relative, so honest ones may lack as much.
+    return replace(found, missing=found.missing + gap) if gap > 1e-12 else found
 
 
 @_cached
@@ -391,15 +342,11 @@ def lower_families(each: Round) -> tuple[str, ...]:
 
 
 @_cached
-def lower_losses(each: Round, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+def lower_losses(
+    each: Round, family: str, resolution: Resolution, *, exchanged: bool = False
+) -> PrivacyLossDistribution:
     """:meth:`Round.lower_losses`, computed once for equal rounds."""
-    return each.lower_losses(family, resolution)
-
-
-@_cached
-def reversed_lower_losses(each: Round, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-    """:meth:`Round.reversed_lower_losses`, computed once for equal rounds."""
-    return each.reversed_lower_losses(family, resolution)
+    return each.lower_losses(family, resolution, exchanged=exchanged)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -409,25 +356,20 @@ class ShuffleRound(Round):
     Attributes:
         local_epsilon: ε0 of every client's report in nats, spent once per participating client and round.
         cohort: k, the number of reports shuffled together. Under Poisson sampling it is the expected number,
-            γ·n, and need not be whole. Under full participation it equals ``population``. Under a single pass
-            it is the size of the smallest batch, and one step of the accountant is one whole pass. Under
-            check-in it is the expected number of reports in a round, population over rounds, and one step is
-            one whole pass. In an epoch it is the batch size, and one step is one whole epoch, whose cost to
-            an observer of the model is that of full participation at any batch size; records that fill no
-            last batch may be left out. Against the server it is the size of the smallest batch.
+            γ·n, and need not be whole. Under a single pass, check-in and in an epoch one step of the
+            accountant is a whole pass: k is then the size of the smallest batch, the expected number of
+            reports in a round, and the batch size. To an observer of the model an epoch costs as much as full
+            participation at any batch size; records that fill no last batch may be left out.
         mechanism: name of the randomizer whose blanket is used; ``"generic"`` covers every ε0-LDP randomizer
-            and every choice of them during the round. With ``local_delta`` it has no blanket: then its name
-            only says that what the worst (ε0, δ0) randomizer leaks is no lower bound on what this one does.
+            and every choice of them during the round. With ``local_delta`` it has a name and no blanket.
         blanket: the randomizer's blanket; None takes the generic one.
-        local_delta: δ0 of an (ε0, δ0)-LDP report, in [0, 1). Such rounds are accounted through a pure ε0
-            randomizer close to the real one (Feldman, McMillan, Talwar 2021, Theorem 3.8), and the distance
-            is charged to δ.
+        local_delta: δ0 of an (ε0, δ0)-LDP report, in [0, 1). Such rounds are accounted through a pure
+            randomizer, and the distance is charged to δ.
         channel_fixed: whether one channel, from a client's record to its report, is fixed before the round
-            and serves everybody. Then ε is smaller, as the others' own records hide a report too
-            (``docs/proofs/accounting.md``, sections 3a to 3d). False is always right: a client's randomizer,
-            or what it randomises of its record, may follow from other reports of the round, as in the second
-            stage of an estimate; who reports when must then be secret and uniform (section 2a). Of an epoch
-            or a check-in it says that a single batch has one channel.
+            (of an epoch or a check-in: before a batch) and serves everybody. Then ε is smaller, as the
+            others' own records hide a report too (``docs/proofs/accounting.md``, sections 3a to 3d). False is
+            always right: what a client does may follow from other reports of the round, if who reports when
+            is secret and uniform (section 2a).
     """
 
     local_epsilon: LocalEpsilon = field()
@@ -512,10 +454,7 @@ class ShuffleRound(Round):
 
     @property
     def replacement_distance(self) -> float:
-        """From a round of pure ε0 randomizers: (1 + e^-ε0/2)·δ0 for every client that reports.
-
-        Feldman, McMillan, Talwar 2021, Theorem 3.8; 0 without ``local_delta``.
-        """
+        """(1 + e^-ε0/2)·δ0 for every client that reports: Feldman, McMillan, Talwar 2021, Theorem 3.8."""
         if self.sampling in (Sampling.SINGLE_PASS, Sampling.CHECK_IN, Sampling.EPOCH):
             reports = float(self.population)
         elif self.sampling is Sampling.POISSON and self.adversary is Adversary.SERVER:
@@ -525,10 +464,9 @@ class ShuffleRound(Round):
         return reports * self.local_delta * (1 + math.exp(-self.local_epsilon) / 2)
 
     def received(self, count: int) -> ShuffleRound:
-        """This round once its number of reports is known: ``count`` of the population, uniformly.
+        """This Poisson round once its number of reports is known, which charges what it really cost.
 
-        Under Poisson sampling the number of reports is public and independent of the data. Recording it
-        charges what the round really cost. Record the rounds of a history all in one way.
+        Record the rounds of a history all in one way.
         """
         if self.sampling in (Sampling.CHECK_IN, Sampling.EPOCH):
             raise ValueError(f"{self.sampling} sampling is charged as a whole, whatever its counts")
@@ -549,7 +487,7 @@ class ShuffleRound(Round):
     # -- losses -------------------------------------------------------------------------------------------
 
     def dominating_pair(self) -> PairMixture:
-        """The pair of the reports' blanket, which dominates the round."""
+        """The blanket's pair, which dominates the round."""
         return upper_pair(self.effective_blanket, self)
 
     def instances(self) -> dict[str, PairMixture]:
@@ -562,14 +500,10 @@ class ShuffleRound(Round):
 
     @override
     def upper_losses_from_below(self, resolution: Resolution) -> PrivacyLossDistribution | None:
-        if not all(isinstance(pair, SlotPair) for pair in self._pairs()):
+        pairs = (pair for mixture in self._upper_pairs() for pair in mixture.pairs)
+        if not all(isinstance(pair, SlotPair) for pair in pairs):
             return None
         return self._pair_losses("lower", resolution)
-
-    @property
-    @override
-    def resolves_alone(self) -> bool:
-        return all(isinstance(pair, SlotPair) and few_outcomes(pair) for pair in self._pairs())
 
     @property
     @override
@@ -580,19 +514,20 @@ class ShuffleRound(Round):
     @override
     def lower_families(self) -> tuple[str, ...]:
         found = self.instances()
-        return tuple(sorted(found, key=lambda name: -found[name].readable_information))
+        return tuple(sorted(found, key=lambda name: -found[name].information))
 
     @override
-    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
+        if exchanged:
+            return lower_losses(self, family, resolution).reversed()
         return _losses(self.instances()[family], "lower", resolution)
 
     def _upper_pairs(self) -> tuple[PairMixture, ...]:
         return upper_pairs(
             self.effective_blanket, self, mechanism=self.mechanism, channel_fixed=self.channel_fixed
         )
-
-    def _pairs(self) -> Iterator[object]:
-        return (pair for mixture in self._upper_pairs() for pair in mixture.pairs)
 
     def _pair_losses(self, kind: BoundKind, resolution: Resolution) -> PrivacyLossDistribution:
         return reduce(tighter, (_losses(each, kind, resolution) for each in self._upper_pairs()))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import erfcx, ndtr
 from typing_extensions import override
 
 from shuffle_plugins.accounting.composition.sampled import sampled_instance
@@ -23,6 +23,7 @@ from shuffle_plugins.accounting.losses.distribution import (
 )
 from shuffle_plugins.accounting.numerics.binomial import TAIL
 from shuffle_plugins.accounting.numerics.grid import Floats
+from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.accounting.pairs.bits import has_leaning_instance, leaning_instance
 from shuffle_plugins.accounting.pairs.noise import (
     DRAWN_REACH,
@@ -38,10 +39,10 @@ from shuffle_plugins.accounting.pairs.noise import (
     profile_reach,
     score_cover,
 )
-from shuffle_plugins.accounting.rounds.round import OneInstanceRound, Round
+from shuffle_plugins.accounting.rounds.round import Round, lower_losses
 from shuffle_plugins.accounting.terms import NeighbouringRelation, Sampling
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import (
+from shuffle_plugins.core.checks import (
     Chance,
     Count,
     Dim,
@@ -55,6 +56,7 @@ from shuffle_plugins.core.ranges import (
 
 _MOST_LISTED_LOSSES = 1 << 11
 _ROUNDOFF = 1e-12
+_ROOT_2 = math.sqrt(2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +64,9 @@ class _CoveredSum(Round):
     """A sum that is accounted through a Gaussian that covers its noise.
 
     Attributes:
-        dim: number of coordinates.
-        participation: probability with which each of the cohort, by a secret coin of its own, adds its
-            vector. The others add the zero vector; all add their noise, and nobody learns who did which. None
-            if all add their vectors. It holds against everybody who sees the sum alone, the server included.
+        participation: probability with which each of the cohort, by a secret coin of its own, adds its vector
+            and not zero; all add their noise. None if all add their vectors. It holds against everybody who
+            sees the sum alone, the server included.
     """
 
     cohort: int
@@ -82,7 +83,6 @@ class _CoveredSum(Round):
 
     @property
     def _relative_norm(self) -> float:
-        """A bound on ‖x‖₂ over the sensitivity."""
         return 1.0
 
     @override
@@ -112,18 +112,17 @@ class SumRound(_CoveredSum):
 
     Attributes:
         sensitivity: bound on ‖x − x'‖₂ over the vectors a client may send, in steps of the lattice.
-        attained: a distance of two such vectors that differ in one coordinate only, a whole number of steps,
-            at most ``sensitivity``: it makes the lower bound. 0 if none is known. If ``norm`` is half the
-            sensitivity the zero vector lies halfway between them, rounded; otherwise it is one of them.
+        attained: steps between two such vectors that differ in one coordinate only: it makes the lower bound.
+            0 if none are known. If ``norm`` is half the sensitivity the zero vector lies halfway between
+            them, rounded; otherwise it is one of them.
         trials: fair coins added to each coordinate by honest clients of the round.
-        norm: bound on ‖x‖₂ over the vectors a client may send, in steps of the lattice; with
-            ``participation`` only. None takes ``sensitivity``, which no vector exceeds if zero is one.
-        coin_distance: bound on the total variation between the coins really tossed for one coordinate and
-            fair ones.
+        norm: bound on ‖x‖₂ in the same steps, with ``participation`` only. None takes ``sensitivity``, which
+            no vector exceeds if zero is one.
+        coin_distance: bound on the total variation between the coins tossed for one coordinate and fair ones.
         coin_ratio: bound on abs(log(P/P')) between the mass P of a number of heads really tossed for one
-            coordinate and the mass P' that fair coins have. It holds up to ``DRAWN_REACH``
-            deviations of each client's coins, or of each of up to 512 parts of everybody's; beyond it P is
-            zero. None if none is known; then a large ε has no certificate.
+            coordinate and the mass P' of fair coins, up to ``DRAWN_REACH`` deviations of each client's coins,
+            or of each of up to 512 parts of everybody's; beyond P is zero. None if none is known; then a
+            large ε has no certificate.
     """
 
     sensitivity: Positive
@@ -152,7 +151,7 @@ class SumRound(_CoveredSum):
         return replace(self, participation=None, norm=None)
 
     def cover(self) -> GaussianCover:
-        """The Gaussian that covers the noise of one coordinate."""
+        """What covers the noise of one coordinate."""
         return gaussian_cover(self.trials)
 
     @property
@@ -195,8 +194,12 @@ class SumRound(_CoveredSum):
         return ("binomial instance",) if known else ()
 
     @override
-    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
         """One coordinate's count of heads, of two vectors that differ in it alone."""
+        if exchanged:
+            return lower_losses(self, family, resolution).reversed()
         centred = self.norm is not None and 2 * self.norm <= self.sensitivity
         return binomial_losses(
             trials=self.trials,
@@ -208,7 +211,7 @@ class SumRound(_CoveredSum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoissonBinomialRound(_CoveredSum, OneInstanceRound):
+class PoissonBinomialRound(_CoveredSum):
     """A round of the Poisson binomial mechanism (Chen, Özgür, Kairouz 2022), in an ℓ2 ball.
 
     For each coordinate j a client with value v_j in [−1, 1] adds ``bits`` bits, each a one with probability
@@ -284,12 +287,10 @@ class PoissonBinomialRound(_CoveredSum, OneInstanceRound):
         return ("opposite vectors instance",) if known else ()
 
     @override
-    def _instance(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
-        """A client that holds v or −v while everybody else holds −v.
-
-        With secret participation it holds v or 0, and everybody else 0: then who does not take part sends
-        what the others do.
-        """
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
+        """A client that holds v or −v while all others hold −v; with secret participation v or 0, and 0."""
         pairs = self.attained or ()
         half = (1 - 2 * self.flip) / 2
         laws = [
@@ -354,8 +355,7 @@ class LaplaceRound(Round):
     Attributes:
         noise_epsilon: ε0 of the noise alone.
         sensitivity: largest \|x − x'\| of two numbers that a client may hold.
-        attained: a difference of two such numbers that does occur: it makes the lower bound. 0 if none is
-            known.
+        attained: a difference of two such numbers that does occur: it makes the lower bound. 0 if none does.
         distance: bound on the total variation between the round and a function of that sum.
     """
 
@@ -375,7 +375,6 @@ class LaplaceRound(Round):
 
     @property
     def _rate(self) -> float:
-        """How fast the noise falls, in nats per step."""
         return self.noise_epsilon / self.sensitivity
 
     @property
@@ -399,8 +398,12 @@ class LaplaceRound(Round):
         return ("discrete Laplace instance",) if 0 < self.attained <= 1 << 24 else ()  # what can be listed
 
     @override
-    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
         """Everybody else holds x', and the client x (P, if it takes part) or x', ``attained`` apart."""
+        if exchanged:
+            return lower_losses(self, family, resolution).reversed()
         fall, rate = -self._rate, self.sampling_rate
         outside = 1 / (1 + math.exp(fall))
         inside = -math.expm1(fall) * outside * np.exp(fall * np.arange(1, self.attained))
@@ -491,8 +494,12 @@ class CentralGaussianRound(Round):
         )  # with less nobody is protected
 
     @override
-    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
         """In one dimension, of a record at the norm C; the others hold zero, or the client's other record."""
+        if exchanged:
+            return lower_losses(self, family, resolution).reversed()
         mu, rate = 1 / self.noise_multiplier, self.sampling_rate
         opposite = self.sampling is Sampling.POISSON and not self._adds_or_removes
         ends = (-mu / 2, mu / 2) if opposite else (mu, 0.0)
@@ -525,6 +532,41 @@ def _removal_losses(
         resolution=resolution,
         symmetric=False,
     )
+
+
+def delta_of_gaussian(epsilon: float, *, mu: float) -> tuple[float, float]:
+    """δ at ε ≥ 0 of N(μ, 1) against N(0, 1), rounded down and up: Balle, Wang 2018, Theorem 8."""
+    if mu == 0:
+        return 0.0, 0.0
+    near = epsilon / mu - mu / 2
+    density = math.exp(-near * near / 2) / 2
+    above = density * float(erfcx(near / _ROOT_2)) if near > 0 else float(ndtr(-near))
+    below = density * float(erfcx((near + mu) / _ROOT_2))  # e^ε·Φ(−ε/μ − μ/2)
+    # 1e-13: of erfcx, ndtr, exp; the argument of each is off by some units of roundoff. 1e-300: where a float
+    # loses digits
+    lost = (1e-13 + 1e-15 * (near * near + mu * mu)) * (above + below) + 1e-300
+    return max(above - below - lost, 0.0), min(max(above - below, 0.0) + lost, 1.0)
+
+
+def epsilon_of_gaussian(delta: float, *, mu: float) -> tuple[float, float]:
+    """ε at δ of N(μ, 1) against N(0, 1), rounded down and up by some 1e-9 of it."""
+    most = mu * (mu / 2 + math.sqrt(-2 * math.log(delta)))  # Φ(−x) ≤ e^(−x²/2)
+
+    def excess(epsilon: float) -> float:
+        return math.log(delta_of_gaussian(epsilon, mu=mu)[1] / delta)
+
+    if mu == 0 or excess(0.0) <= 0:
+        return 0.0, 0.0
+    if delta < 1e-280:
+        return 0.0, most * (1 + 1e-12)
+    found = zero_between(excess, 0.0, most, xtol=0.0, rtol=1e-10)
+    lower = upper = found
+    apart = 1e-9
+    while delta_of_gaussian(upper, mu=mu)[1] > delta:
+        upper, apart = found * (1 + apart), 2 * apart
+    while lower > 0 and delta_of_gaussian(lower, mu=mu)[0] < delta:
+        lower, apart = max(found * (1 - apart), 0.0), 2 * apart
+    return lower, upper
 
 
 def _cells(edges: Floats) -> Floats:

@@ -26,7 +26,6 @@ from shuffle_plugins.accounting.pairs.bits import (
 )
 from shuffle_plugins.accounting.pairs.reports import Blanket, product_atoms
 from shuffle_plugins.accounting.rounds.round import (
-    OneInstanceRound,
     Round,
     ShuffleRound,
     lower_families,
@@ -35,7 +34,7 @@ from shuffle_plugins.accounting.rounds.round import (
 )
 from shuffle_plugins.accounting.terms import Sampling
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Chance, Count, Dim, Flag, Fraction, LocalEpsilon, Ranged, one_of
+from shuffle_plugins.core.checks import Chance, Count, Dim, Flag, Fraction, LocalEpsilon, Ranged, one_of
 
 _ELSEWHERE = "counted bits held elsewhere instance"
 
@@ -45,11 +44,10 @@ class Tag(Ranged):
     """Messages of one kind: a place drawn uniformly, and a bit about it flipped by randomized response.
 
     Attributes:
-        local_epsilon: ε0 of one such message.
         count: how many tags are of this kind, each with one message of every client.
         places: whether there is more than one place. If not, a message is a bit, and only counted.
         lean: two records are known whose bits, before they are flipped, have means of ±``lean`` in every
-            place: 1 if they are opposite for certain. It makes a lower bound.
+            place. It makes a lower bound.
     """
 
     local_epsilon: LocalEpsilon
@@ -58,14 +56,13 @@ class Tag(Ranged):
     lean: Fraction = 1.0
 
     def shuffled(self, reports: int) -> ShuffleRound:
-        """The round of one such tag: so many messages, everybody's."""
+        """The round of one such tag to which everybody sends."""
         return self.sampled(population=reports, cohort=reports)
 
     def sampled(self, *, population: int, cohort: int) -> ShuffleRound:
         """The round of one such tag whose messages a uniform sample of the population sends.
 
-        With several places the place is a part of the message that says nothing of the record
-        (``docs/proofs/tags.md``, "What is seen").
+        The place says nothing of the record (``docs/proofs/tags.md``, "What is seen").
         """
         build = Blanket.sign if self.places else Blanket.bit
         return ShuffleRound(
@@ -88,12 +85,12 @@ class Tag(Ranged):
         return replace(self.shuffled(reports), blanket=blanket)
 
     def state(self) -> tuple[float, int, bool, float]:
-        """The kind as a plain tuple, for checkpoints."""
+        """The kind as a plain tuple."""
         return self.local_epsilon, self.count, self.places, self.lean
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ComposedRound(OneInstanceRound):
+class _ComposedRound(Round):
     """A round that is the composition of many shuffles of the same clients.
 
     Attributes:
@@ -104,7 +101,6 @@ class _ComposedRound(OneInstanceRound):
     honest: int | None = None
 
     SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (*Round.SAMPLINGS, Sampling.SINGLE_PASS)
-    resolves_alone = False
 
     @property
     def reports(self) -> int:
@@ -116,18 +112,17 @@ class _ComposedRound(OneInstanceRound):
 class TaggedRound(_ComposedRound):
     """A round of a multi-message protocol whose messages carry tags.
 
-    Each client of the cohort sends one message under every tag, each randomised by itself, and messages of
-    one tag are shuffled. Given the data, tags are independent, so the round is the composition of its tags
-    among the cohort. The same clients send under all tags: sampling hides them once, after composition.
+    Each client of the cohort sends one message under every tag, and messages of one tag are shuffled. Given
+    the data, tags are independent, so the round is the composition of its tags among the cohort; the same
+    clients send under all: sampling hides them once, after composition.
 
     Attributes:
-        tags: kinds of tags.
         opposite: whether two records are opposite in every message under every tag, as far as its ``lean``
             says: it makes the lower bound.
         participation: probability with which each of the cohort, by a secret coin of its own, sends messages
-            about its record. The others send messages about a record that is the same for all, such as zero.
-            None if all send their own. It holds against everybody who sees no more than the shuffled messages
-            or their sum, the server included; of such a round no lower bound is known.
+            about its record, and not about one that is the same for all, such as zero. None if all send their
+            own. It holds against everybody who sees no more than the shuffled messages or their sum, the
+            server included; no lower bound is known.
     """
 
     tags: tuple[Tag, ...]
@@ -181,7 +176,9 @@ class TaggedRound(_ComposedRound):
         return ("tags instance",) if known else ()
 
     @override
-    def _instance(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
         """All messages of two opposite records."""
         told = [tag for tag in self.tags if tag.lean > 0]
         attained = [tag.attained(self.reports) for tag in told]
@@ -220,16 +217,12 @@ class BitEncoding(StrEnum):
 class CountedRound(_ComposedRound):
     """A round of counted unary encoding: each client flips ``length`` bits, and the sum of each is seen.
 
-    At most ``ones`` bits of a client's vector are set. Two such vectors differ in at most ``ones`` bits that
-    fall from one to zero and as many that rise. Given the data, the sums are independent of each other; those
-    of the other bits have the same law. So the round is the composition of ``2·ones`` counts (fewer if the
-    vector is shorter). ``docs/proofs/tags.md`` has the proof.
+    Two clients' vectors differ in at most ``ones`` bits that fall from one to zero and as many that rise, so
+    the round is the composition of that many counts (``docs/proofs/tags.md``).
 
     Attributes:
         bit_epsilon: ε0 of one bit; up to 40 in the optimal encoding.
-        length: bits of a client's vector.
-        ones: how many of them may be set, in [1, length].
-        encoding: how bits are flipped.
+        ones: how many of a client's bits may be set, in [1, length].
         distance: bound on the total variation between the sums as drawn and this.
     """
 
@@ -255,7 +248,7 @@ class CountedRound(_ComposedRound):
 
     @property
     def response(self) -> BitResponse:
-        """The probabilities of a one."""
+        """Probabilities of a one."""
         symmetric = self.encoding is BitEncoding.SYMMETRIC
         return (BitResponse.symmetric if symmetric else BitResponse.optimal)(self.bit_epsilon)
 
@@ -304,12 +297,11 @@ class CountedRound(_ComposedRound):
     @property
     @override
     def lower_families(self) -> tuple[str, ...]:
-        """One dataset, the one that tells more, if its round can be listed.
+        """The dataset that tells more, if its round can be listed.
 
-        Everybody else holds x', which differs from the client's x in all the bits that it can. In the optimal
-        encoding, if everybody takes part and there are bits enough, nobody else holds any of the bits in
-        which x and x' differ. On a sample everybody else then holds one bit that neither x nor x' has; in the
-        symmetric encoding, too, where few zeros are flipped.
+        Everybody else holds x', which differs from the client's x in all the bits that it can; in the optimal
+        encoding, at full participation and with bits enough, none of these; on a sample (in the symmetric
+        encoding, where few zeros are flipped) one bit that neither x nor x' has.
         """
         symmetric = self.encoding is BitEncoding.SYMMETRIC
         elsewhere = self.sampling_rate < 1 and self.ones == 1 and self.length >= 3 and self.honest is None
@@ -320,22 +312,14 @@ class CountedRound(_ComposedRound):
         return ("counted bits instance",) if symmetric or self.length >= 2 * self.ones else ()
 
     @override
-    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        if family == _ELSEWHERE:
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
+        if family == _ELSEWHERE:  # exchanged, two bits change places: the same losses
             found = elsewhere_instance(
                 self.response, population=self.population, cohort=self.cohort, resolution=resolution
             )
             return discounted(found, self.distance)
-        return super().lower_losses(family, resolution)
-
-    @override
-    def reversed_lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        if family == _ELSEWHERE:  # two bits exchanged
-            return self.lower_losses(family, resolution)
-        return super().reversed_lower_losses(family, resolution)
-
-    @override
-    def _instance(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
         if self.encoding is BitEncoding.SYMMETRIC:
             alone = self._tag().shuffled(self.reports)
             laws, counts = [lower_losses(alone, lower_families(alone)[0], resolution)], [self.changes]

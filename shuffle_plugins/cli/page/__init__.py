@@ -1,8 +1,4 @@
-"""``app``: a page on this machine where ε moves with its parameters. None of it imports torch.
-
-``settings`` reads a setting from a query and asks the accountant; ``rendering`` puts what it says into the
-templates, one part after the other; ``server`` has processes that can be ended do so.
-"""
+"""``app``: a page on this machine where ε moves with its parameters. None of it imports torch."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from shuffle_plugins.cli.options import whole_option
+from shuffle_plugins.cli.commands import whole_option
 
 _PORT = 8484  # links to a setting work as long as the port is the same
 

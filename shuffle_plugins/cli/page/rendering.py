@@ -13,27 +13,19 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from shuffle_plugins import __version__, accounting
 from shuffle_plugins.cli import output
-from shuffle_plugins.cli.options import ADVERSARIES, GENERIC, NUMBERS, SAMPLINGS
+from shuffle_plugins.cli.commands import ADVERSARIES, GENERIC, NUMBERS, SAMPLINGS
 from shuffle_plugins.cli.page import settings
 from shuffle_plugins.cli.page.settings import Point, RefusedSetting, Setting
 
 # Published bounds that take seconds come last.
 _SLOW = ("clones, RDP", "stronger clones, RDP")
-_LEAST_WIDTH, _USUAL_WIDTH, _LARGEST_WIDTH = 280.0, 640.0, 1000.0  # of the picture, in pixels
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62.0, 30.0, 16.0, 48.0  # of its frame
-_TALLEST = 30.0  # bounds above this multiple of the certified ε are cut off: they would flatten the rest
 _MARGIN = 1.25  # factor between the outermost ε and the frame
-_MOST_TICKS = 7
 NO_MORE = "null\n"
 """The line after the last part of an answer."""
 
 
 class Part(NamedTuple):
-    """What the page is sent in one piece.
-
-    ``part`` is the id of the element that the html belongs into, ``refused`` if there is no answer; ``field``
-    what a refusal is about; ``done`` whether nothing more will come for this element.
-    """
+    """Html for the element of the id ``part``, or a refusal about a ``field``; whether that is all."""
 
     part: str
     html: str
@@ -138,9 +130,9 @@ def _bounds(setting: Setting, names: Sequence[str], *, more: bool) -> Part:
 
 def _plot(setting: Setting, points: Sequence[Point], width: str) -> str:
     try:
-        wide = min(max(float(width), _LEAST_WIDTH), _LARGEST_WIDTH)
+        wide = min(max(float(width), 280.0), 1000.0)
     except ValueError:
-        wide = _USUAL_WIDTH
+        wide = 640.0
     of = NUMBERS[setting.over]
     drawn = draw(points, own=setting.place, symbol=of.symbol, width=wide)
     return _html("plot.html", picture=drawn, points=points, of=of)
@@ -150,19 +142,17 @@ def _plot(setting: Setting, points: Sequence[Point], width: str) -> str:
 
 
 def draw(points: Sequence[Point], *, own: float, symbol: str, width: float) -> dict[str, Any] | None:
-    """What ``plot.html`` draws of points in order of place; None if none of them has an ε above zero.
-
-    ``own`` is the place of the setting, ``symbol`` that of what the picture runs over.
-    """
+    """What ``plot.html`` draws of points in order of place; None if none of them has an ε above zero."""
     shown = [each for each in points if 0 < each.found.upper < math.inf]
     if not shown:
         return None
     height = min(max(0.62 * width, 260.0), 420.0)
-    frame = {"left": _LEFT, "right": width - _RIGHT, "top": _TOP, "bottom": height - _BOTTOM}
+    frame = {"left": 62.0, "right": width - 30.0, "top": 16.0, "bottom": height - 48.0}
     highest = max(each.found.upper for each in shown)
     lowest = min(each.found.lower if each.found.lower > 0 else each.found.upper for each in shown)
     others = [value for each in shown for value in (each.local, *each.published.values())]
-    ceiling = _MARGIN * max([highest, *(value for value in others if value <= _TALLEST * highest)])
+    # Bounds above thirty times the certified ε are cut off: they would flatten the rest.
+    ceiling = _MARGIN * max([highest, *(value for value in others if value <= 30 * highest)])
     across = _Axis(shown[0].place, shown[-1].place, start=frame["left"], end=frame["right"])
     up = _Axis(lowest / _MARGIN, ceiling, start=frame["bottom"], end=frame["top"])
 
@@ -212,8 +202,6 @@ def short(value: float) -> str:
 
 
 class _Axis:
-    """A logarithmic axis between two values, from one pixel to another."""
-
     def __init__(self, low: float, high: float, *, start: float, end: float) -> None:
         if low == high:
             low, high = low / 2, high * 2
@@ -227,7 +215,7 @@ class _Axis:
     def ticks(self) -> list[dict[str, Any]]:
         """At powers of ten, fewer if they are many, and at others between them if they are few."""
         span = self._high - self._low
-        every = max(1, math.ceil(span / _MOST_TICKS))
+        every = max(1, math.ceil(span / 7))
         steps = range(1, 10) if span < 0.5 else (1, 2, 5) if span < 3 else (1,)
         decades = range(math.floor(self._low), math.ceil(self._high) + 1)
         values = (float(f"{step}e{power}") for power in decades if power % every == 0 for step in steps)

@@ -29,17 +29,6 @@ from shuffle_plugins.cli.page import rendering
 from shuffle_plugins.cli.page.rendering import NO_MORE
 
 _LOOPBACK = "127.0.0.1"
-_HOSTS = [_LOOPBACK, "localhost"]
-_LONGEST_QUERY = 4096  # characters; a setting has some two hundred
-_MOST = 3  # processes; each takes some 150 MB
-_GRACE = 3.0  # seconds in which a part that is not wanted any more may end, so that its process is kept
-_LONGEST_LINE = 1 << 22  # bytes
-_EASY = {"population": "100", "cohort": "10", "rounds": "1"}  # takes milliseconds
-_ENDED = (
-    "the computation ended by itself, perhaps for lack of memory: try smaller numbers, and see what was "
-    "printed where shuffle-plugins app was started"
-)
-_SHUTDOWN = 1  # seconds that answers under way are waited for
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
@@ -63,7 +52,7 @@ def application() -> Starlette:
             Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
         ],
         middleware=[
-            Middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS, www_redirect=False),
+            Middleware(TrustedHostMiddleware, allowed_hosts=[_LOOPBACK, "localhost"], www_redirect=False),
             Middleware(BaseHTTPMiddleware, dispatch=_guarded),
         ],
         lifespan=_with_workers,
@@ -92,7 +81,7 @@ def serve(*, port: int, browser: bool) -> None:
             log_level="warning",
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=_SHUTDOWN,
+            timeout_graceful_shutdown=1,
         )
         try:
             uvicorn.Server(config).run(sockets=[listening])
@@ -105,7 +94,7 @@ async def _guarded(request: Request, call_next: Callable[[Request], Awaitable[Re
     from_elsewhere = request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
     if from_elsewhere and request.url.path != "/":  # following a link to the page is fine
         return PlainTextResponse("only the page itself may ask", status_code=403)
-    if len(request.url.query) > _LONGEST_QUERY:
+    if len(request.url.query) > 4096:  # a setting has some two hundred characters
         return PlainTextResponse("the query is too long for a setting", status_code=414)
     response = await call_next(request)
     response.headers.update(_HEADERS)
@@ -161,7 +150,7 @@ class Workers:
     stopped. A part that nobody wants any more may take ``grace`` seconds, then its process is ended.
     """
 
-    def __init__(self, *, grace: float = _GRACE) -> None:
+    def __init__(self, *, grace: float = 3.0) -> None:
         self._grace = grace
         self._workers: list[_Worker] = []
         self._settling: dict[_Worker, asyncio.Task[None]] = {}
@@ -176,7 +165,10 @@ class Workers:
             while (line := await worker.ask(message)) != NO_MORE.encode():
                 if not line:
                     self._end(worker)
-                    yield rendering.refused_part(_ENDED).line()
+                    yield rendering.refused_part(
+                        "the computation ended by itself, perhaps for lack of memory: try smaller numbers, "
+                        "and see what was printed where shuffle-plugins app was started"
+                    ).line()
                     return
                 yield line.decode()
                 message = {}
@@ -187,7 +179,7 @@ class Workers:
         """Start a process, and have it load what answers need, before somebody asks."""
         async with self._starting:  # a question that comes meanwhile waits for this process
             worker = await self._start()
-            await worker.ask({"query": _EASY})
+            await worker.ask({"query": {"population": "100", "cohort": "10", "rounds": "1"}})
         self._give_back(worker)
 
     def close(self) -> None:
@@ -202,7 +194,7 @@ class Workers:
                     if worker.idle:
                         worker.idle = False
                         return worker
-                if len(self._workers) < _MOST:
+                if len(self._workers) < 3:  # each takes some 150 MB
                     return await self._start()
                 if self._settling:
                     self._end(next(iter(self._settling)))
@@ -215,7 +207,7 @@ class Workers:
             *(sys.executable, "-m", "shuffle_plugins.cli.page.rendering"),
             stdin=PIPE,
             stdout=PIPE,
-            limit=_LONGEST_LINE,
+            limit=1 << 22,
             start_new_session=True,  # Ctrl-C is for the server, which ends its processes
         )
         self._workers.append(_Worker(process))

@@ -14,7 +14,7 @@ from typing import Any, Self
 import typer
 
 from shuffle_plugins import accounting, mechanisms, planning
-from shuffle_plugins.cli.options import (
+from shuffle_plugins.cli.commands import (
     ADVERSARIES,
     GENERIC,
     NUMBERS,
@@ -27,38 +27,29 @@ from shuffle_plugins.cli.options import (
 OVER = ("population", "cohort", "local-epsilon", "rounds")
 """The fields that the picture may run over."""
 
-# Positions of a slider within each power of ten.
-_STEPS = tuple(map(Decimal, ("1", "1.2", "1.5", "2", "2.5", "3", "4", "5", "6", "8")))
 _CHOICES = {"sampling": tuple(SAMPLINGS), "adversary": tuple(ADVERSARIES), "over": OVER}
 # How the accountant's sentences begin, and the field that they are then about.
 _NAMED = re.compile(
     r"(?:--)?(population|cohort|local[_-]epsilon|num_steps|rounds|delta|dim|categories|no mechanism)\b"
 )
-_FIELDS = {
-    "local_epsilon": "local-epsilon",
-    "num_steps": "rounds",
-    "categories": "dim",
-    "no mechanism": "mechanism",
-}
 
 
 class RefusedSetting(ValueError):
-    """A setting that no answer can be given for.
-
-    ``field`` is that of the query that the sentence is about; None if it is about several.
-    """
+    """A setting that no answer can be given for, and the field of the query that is to blame, if known."""
 
     def __init__(self, sentence: str, *, field: str | None = None) -> None:
         super().__init__(sentence)
         self.sentence, self.field = sentence, field
         if field is None and (found := _NAMED.match(sentence)) is not None:
-            self.field = _FIELDS.get(found[1], found[1])
+            other = {"num_steps": "rounds", "categories": "dim", "no mechanism": "mechanism"}
+            self.field = other.get(found[1], found[1].replace("_", "-"))
 
 
 def slider_positions(number: AskedNumber) -> list[str]:
     """The slider's positions in order, as they can be typed."""
     least, most = number.decades
-    values = [step.scaleb(power) for power in range(least, most) for step in _STEPS]
+    steps = tuple(map(Decimal, ("1", "1.2", "1.5", "2", "2.5", "3", "4", "5", "6", "8")))  # of each ten
+    values = [step.scaleb(power) for power in range(least, most) for step in steps]
     whole = number.read is read_whole
     values = [each for each in values if not whole or each == each.to_integral_value()]
     return [as_typed(float(each)) for each in (*values, Decimal(1).scaleb(most))]
@@ -85,13 +76,7 @@ class Setting(Question):
 
     @classmethod
     def read(cls, query: Mapping[str, str]) -> Self:
-        """The setting of a query; what it does not name is as at first.
-
-        Numbers are read as the command line reads them; the accountant says whether they are in range.
-
-        Raises:
-            RefusedSetting: if a field cannot be read.
-        """
+        """The setting of a query, read as the command line reads it; what it does not name is as at first."""
         given: dict[str, Any] = {"mechanism": query.get("mechanism", GENERIC)}
         started = {each.name: each.default for each in fields(cls)}
         for name, choices in _CHOICES.items():
@@ -171,31 +156,20 @@ class Setting(Question):
 
 
 def _digits(value: float) -> str:
-    """A number as Python code, thousands apart."""
     return f"{int(value):_}" if float(value).is_integer() else as_typed(value)
 
 
 # -- what is said of it --------------------------------------------------------------------------------------
 
-# A curve reaches so far on both sides of the setting, as factors; its points lie at those steps of each ten.
-_REACH = {"population": 100.0, "cohort": 100.0, "local-epsilon": 10.0, "rounds": 100.0}
-_PLACES = {"population": (1, 3), "cohort": (1, 3), "local-epsilon": (1, 2, 5), "rounds": (1, 3)}
-_LARGEST = {"local-epsilon": 20.0, "rounds": 1e6}  # beyond, only the setting itself is a point
-# Of more reports the numerical clone bounds add up so many terms that they take minutes and gigabytes.
-_MOST_PUBLISHED = 10**10
-
 
 def asks_published(setting: Setting) -> bool:
     """Whether published bounds take seconds, so that a page can wait for them."""
-    return setting.participants()[1] <= _MOST_PUBLISHED
+    # Of more reports the numerical clone bounds add up so many terms that they take minutes and gigabytes.
+    return setting.participants()[1] <= 10**10
 
 
 def bounds(setting: Setting, published: Sequence[str] = ()) -> accounting.Comparison:
-    """The accountant's own bounds, and published ones of these names, where :func:`asks_published`.
-
-    Raises:
-        RefusedSetting: in the accountant's words, if the setting is out of range.
-    """
+    """The accountant's own bounds, and published ones of these names; or it is refused in its words."""
     asked = replace(setting, over="rounds")
     try:
         _bounds(asked, ())
@@ -215,12 +189,11 @@ def _bounds(asked: Question, published: tuple[str, ...]) -> accounting.Compariso
 
 
 def places(setting: Setting) -> tuple[float, ...]:
-    """Where a curve has its points: the setting's own place first, then others, nearer ones earlier.
-
-    Places that no round has, such as a cohort above the population, are left out.
-    """
-    own, reach = setting.place, _REACH[setting.over]
-    most = min(own * reach, _LARGEST.get(setting.over, math.inf))
+    """Where a curve has its points: the setting's own place first, then others, nearer ones earlier."""
+    of_epsilon = setting.over == "local-epsilon"
+    own, reach, steps = setting.place, 10.0 if of_epsilon else 100.0, (1, 2, 5) if of_epsilon else (1, 3)
+    # Beyond these only the setting itself is a point.
+    most = min(own * reach, {"local-epsilon": 20.0, "rounds": 1e6}.get(setting.over, math.inf))
     if setting.over == "cohort":
         most = min(most, setting.population)
     least = own / reach
@@ -231,7 +204,7 @@ def places(setting: Setting) -> tuple[float, ...]:
     found = {
         float(f"{step}e{power}")
         for power in range(math.floor(math.log10(least)), math.ceil(math.log10(max(most, least))) + 1)
-        for step in _PLACES[setting.over]
+        for step in steps
     }
     ends = {most} if setting.over == "cohort" and own < most == setting.population else set()
     near = sorted((found | ends) - {own}, key=lambda place: abs(math.log(place / own)))
@@ -285,9 +258,8 @@ class CentralGaussian:
 def equally_noisy_gaussian(setting: Setting) -> CentralGaussian | str:
     """What a trusted server pays for noise of the mechanism's mean squared error, or why nothing compares.
 
-    Clients hold vectors of an ℓ2 ball, as clipped gradients are. The sum of k reports then has error k·V,
-    with V the largest variance of a report in the unit ball; the server's noise has k·V/d in each of the d
-    coordinates. Neighbours are replace-one, so that a record moves the sum by twice the clipping norm.
+    The sum of k reports on vectors of the unit ℓ2 ball has error k·V; the server's noise has k·V/d in each of
+    the d coordinates. A replaced record moves the sum by twice the clipping norm.
     """
     if setting.mechanism == GENERIC or setting.dim is None:
         return "choose a mechanism for vectors: what noise the generic randomizer makes is not known"

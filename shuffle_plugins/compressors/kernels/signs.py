@@ -3,9 +3,13 @@
 Signs are drawn lazily: 16 bits for every draw, the other 46 only where those do not decide.
 """
 
+# mypy: disable-error-code="no-any-return"
+
 from __future__ import annotations
 
 import math
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +31,10 @@ CHUNK_VALUES = 1 << 17
 """Values that the torch path holds at a time, unless one row has more."""
 
 
+def _triton() -> Any:
+    return import_module("shuffle_plugins.compressors.kernels.triton_signs")
+
+
 # -- bits in words ----------------------------------------------------------------------------------------
 
 
@@ -40,34 +48,7 @@ def pack_signs(bits: Tensor) -> Tensor:
     if bits.dim() != 2 or bits.dtype not in (torch.bool, torch.uint8):
         raise ValueError(f"bits are (rows, columns), bool or uint8, got {bits.dtype} {tuple(bits.shape)}")
     if runs_kernels(bits.device):
-        from shuffle_plugins.compressors.kernels.triton_signs import pack_signs_triton
-
-        return pack_signs_triton(bits)
-    return pack_signs_torch(bits)
-
-
-def unpack_signs(packed: Tensor, *, columns: int) -> Tensor:
-    """The bits that :func:`pack_signs` packed, (rows, columns) uint8."""
-    check_packed(packed, columns=columns)
-    if runs_kernels(packed.device):
-        from shuffle_plugins.compressors.kernels.triton_signs import unpack_signs_triton
-
-        return unpack_signs_triton(packed, columns=columns)
-    return unpack_signs_torch(packed, columns=columns)
-
-
-def decode_signs(packed: Tensor, *, columns: int) -> Tensor:
-    """How many rows have each bit set, (columns,) int64; 2 · count - rows is the sum of the signs."""
-    check_packed(packed, columns=columns)
-    if runs_kernels(packed.device):
-        from shuffle_plugins.compressors.kernels.triton_signs import decode_signs_triton
-
-        return decode_signs_triton(packed, columns=columns)
-    return decode_signs_torch(packed, columns=columns)
-
-
-def pack_signs_torch(bits: Tensor) -> Tensor:
-    """:func:`pack_signs` in torch: a multiplication gathers eight bytes of one bit into one byte."""
+        return _triton().pack_signs_triton(bits)
     rows, columns = bits.shape
     width = packed_width(columns)
     packed = torch.empty((rows, width), dtype=torch.int32, device=bits.device)
@@ -81,22 +62,28 @@ def pack_signs_torch(bits: Tensor) -> Tensor:
     return packed
 
 
-def unpack_signs_torch(packed: Tensor, *, columns: int) -> Tensor:
-    """:func:`unpack_signs` in torch."""
+def unpack_signs(packed: Tensor, *, columns: int) -> Tensor:
+    """The bits that :func:`pack_signs` packed, (rows, columns) uint8."""
+    check_packed(packed, columns=columns)
+    if runs_kernels(packed.device):
+        return _triton().unpack_signs_triton(packed, columns=columns)
     places = torch.arange(8, dtype=torch.uint8, device=packed.device)
     bits = (packed.contiguous().view(torch.uint8).unsqueeze(2) >> places).bitwise_and_(1)
     return bits.flatten(1)[:, :columns].contiguous()
 
 
-def decode_signs_torch(packed: Tensor, *, columns: int) -> Tensor:
-    """:func:`decode_signs` in torch: full adders on whole words, so a row costs five operations a word."""
+def decode_signs(packed: Tensor, *, columns: int) -> Tensor:
+    """How many rows have each bit set, (columns,) int64; 2 · count - rows is the sum of the signs."""
+    check_packed(packed, columns=columns)
+    if runs_kernels(packed.device):
+        return _triton().decode_signs_triton(packed, columns=columns)
     counts = torch.zeros(packed.shape[1] * WORD_BITS, dtype=torch.int64, device=packed.device)
     chunk = max(1 << 10, (1 << 16) // max(1, packed.shape[1]))  # words handled at a time
     for start in range(0, packed.shape[0], chunk):
         level, weight = packed[start : start + chunk], 0
-        while level.shape[0]:
+        while level.shape[0]:  # full adders on whole words: a row costs five operations a word
             level, carried = _add_up(level)
-            counts += unpack_signs_torch(level, columns=counts.numel()).sum(dim=0) << weight
+            counts += unpack_signs(level, columns=counts.numel()).sum(dim=0) << weight
             level, weight = carried, weight + 1
     return counts[:columns]
 
@@ -130,11 +117,9 @@ def coin_gain(thresholds: SignThresholds) -> float:
 
 
 def lazy_signs(values: Tensor, thresholds: SignThresholds, *, draw: Keystream, first: int = 0) -> Tensor:
-    """:func:`.random_signs` of a flat float32 tensor from a keystream, as bool; draw ``first + i`` for value
-    i.
+    """As :func:`.random_signs` of a flat float32 tensor, as bool: draw ``first + i`` for value i.
 
-    Draw i has coin i, plus 2**15, as its upper 16 bits and the lower 46 bits of refinement i as the rest;
-    ``first`` is a multiple of 4.
+    Its upper 16 bits are coin i plus 2**15, its lower 46 those of refinement i; ``first`` is a multiple of 4.
     """
     coins = draw.coins(first, values.numel(), device=values.device)
     excess = (values * coin_gain(thresholds)).sub_(coins).sub_(0.5)
@@ -163,12 +148,11 @@ def encode_signs(
     r"""A randomised-response sign for every coordinate of each rotated row, packed 32 to a word.
 
     Row i is zero-padded to ``size``, the next power of two, and rotated: :math:`y = H\,D\,x_i / \sqrt{size}`,
-    D the diagonal of ``signs``. Its coordinate j becomes :math:`v = \mathrm{clamp}(y_j / scale, -1, 1)`,
-    computed in float32 (NaN counts as 0), and a plus sign with probability :math:`\tfrac12 + (\tfrac12 -
-    low/2^{62})\,v`. All coordinates are sent: ε0 of a row is ``size`` times that of a sign.
+    D the diagonal of ``signs``. Its coordinate j becomes :math:`v = \mathrm{clamp}(y_j / scale, -1, 1)`, in
+    float32 (NaN counts as 0), and a plus sign with probability :math:`\tfrac12 + (\tfrac12 - low/2^{62})\,v`.
+    All coordinates are sent: ε0 of a row is ``size`` times that of a sign.
 
     Args:
-        x: (clients, dim); 64-bit rows are rounded to float32.
         signs: (dim,) int8, +1 and -1; None for +1 everywhere.
         scale: what becomes ±1; positive.
         low_threshold: ``low``, in [1, 2**61].
@@ -180,9 +164,7 @@ def encode_signs(
     if signs is not None and (signs.shape != (rows.dim,) or signs.dtype != torch.int8):
         raise ValueError(f"signs must be int8 ({rows.dim},), got {signs.dtype} {tuple(signs.shape)}")
     if runs_kernels(rows.device):
-        from shuffle_plugins.compressors.kernels.triton_signs import encode_signs_triton
-
-        return encode_signs_triton(rows, signs=signs, scale=scale, rule=rule, draw=draw)
+        return _triton().encode_signs_triton(rows, signs=signs, scale=scale, rule=rule, draw=draw)
     return encode_signs_torch(rows, signs=signs, scale=scale, rule=rule, draw=draw)
 
 
@@ -198,10 +180,16 @@ def gather_signs(
     rule = SignThresholds(checks.whole("low_threshold", low_threshold, at_most=1 << (PROBABILITY_BITS - 1)))
     checked_indices(indices, rows, size=rows.dim)
     if runs_kernels(rows.device) and len(rows.blocks) == 1:
-        from shuffle_plugins.compressors.kernels.triton_signs import gather_signs_triton
-
-        return gather_signs_triton(rows.blocks[0], indices, scale=scale, rule=rule, draw=draw)
-    return gather_signs_torch(rows, indices, scale=scale, rule=rule, draw=draw)
+        return _triton().gather_signs_triton(rows.blocks[0], indices, scale=scale, rule=rule, draw=draw)
+    clients, count = indices.shape
+    signs = torch.empty((clients, count), dtype=torch.uint8, device=rows.device)
+    chunk = WORD_BITS * max(1, CHUNK_VALUES // (WORD_BITS * max(1, count)))
+    for start in range(0, clients, chunk):
+        chosen = indices[start : start + chunk]
+        values = rows.narrow(start, start + chunk).gather(chosen).to(torch.float32)
+        bits = lazy_signs(_unit_values(values, 1 / scale).view(-1), rule, draw=draw, first=start * count)
+        signs[start : start + chunk] = bits.view(chosen.shape)
+    return signs
 
 
 def encode_signs_torch(
@@ -215,31 +203,11 @@ def encode_signs_torch(
     for start in range(0, rows.num_rows, chunk):
         part = rows.narrow(start, start + chunk).dense().to(torch.float32)
         rotated = padded_transform(part, signs=signs)
-        values = pad(_unit_values(rotated, rotation_factor(size, scale)), (0, width - size))
+        values = pad(_unit_values(rotated, 1 / (math.sqrt(size) * scale)), (0, width - size))
         bits = lazy_signs(values.view(-1), rule, draw=draw, first=start * width).view(values.shape)
         bits[:, size:] = False
-        packed[start : start + chunk] = pack_signs_torch(bits)
+        packed[start : start + chunk] = pack_signs(bits)
     return packed
-
-
-def gather_signs_torch(
-    rows: Rows, indices: Tensor, *, scale: float, rule: SignThresholds, draw: Keystream
-) -> Tensor:
-    """A chunk of rows at a time."""
-    clients, count = indices.shape
-    signs = torch.empty((clients, count), dtype=torch.uint8, device=rows.device)
-    chunk = WORD_BITS * max(1, CHUNK_VALUES // (WORD_BITS * max(1, count)))
-    for start in range(0, clients, chunk):
-        chosen = indices[start : start + chunk]
-        values = rows.narrow(start, start + chunk).gather(chosen).to(torch.float32)
-        bits = lazy_signs(_unit_values(values, 1 / scale).view(-1), rule, draw=draw, first=start * count)
-        signs[start : start + chunk] = bits.view(chosen.shape)
-    return signs
-
-
-def rotation_factor(size: int, scale: float) -> float:
-    """What the unnormalised transform is multiplied by."""
-    return 1 / (math.sqrt(size) * scale)
 
 
 def _unit_values(values: Tensor, factor: float) -> Tensor:

@@ -1,7 +1,5 @@
 """Prio3 of draft-irtf-cfrg-vdaf-20: sums of secret-shared vectors with a proof that each is within bounds.
 
-A client sends shares of its vector, and shares of a proof that every entry is from 0 to a public bound. Two
-or more aggregators check the proof together without seeing the vector, and add up the shares that pass.
 docs/guides/range-proofs.md says what that shows, what it does not, and what it costs.
 """
 

@@ -22,11 +22,9 @@ AggregateResult = TypeVar("AggregateResult")
 
 
 class ValidityCircuit(ABC, Generic[Measurement, AggregateResult]):
-    """A validity circuit, with the encoding of the measurements that it accepts, and proofs that it accepts
-    them.
+    """A validity circuit: the encoding of the measurements that it accepts, and proofs that it accepts them.
 
     Attributes:
-        field: The field of its elements.
         measurement_length: Elements of an encoded measurement (the draft's ``MEAS_LEN``).
         joint_randomness_length: Elements of randomness that the client cannot choose; 0 if it takes none.
         output_length: Elements of what is added up over clients.
@@ -44,6 +42,7 @@ class ValidityCircuit(ABC, Generic[Measurement, AggregateResult]):
     calls: int
     arity: int
     largest = 1
+    one_number = False  # whether measurements are numbers, not vectors
 
     @property
     def wire_length(self) -> int:
@@ -78,7 +77,8 @@ class ValidityCircuit(ABC, Generic[Measurement, AggregateResult]):
 
     def decode(self, total: FieldVector, num_measurements: int) -> AggregateResult:
         """The sum over clients."""
-        return cast(AggregateResult, self._checked_total(total, num_measurements))
+        counts = self._checked_total(total, num_measurements)
+        return cast(AggregateResult, int(counts[0]) if self.one_number else counts)
 
     @property
     def query_randomness_length(self) -> int:
@@ -98,7 +98,7 @@ class ValidityCircuit(ABC, Generic[Measurement, AggregateResult]):
     def prove(
         self, encoded: FieldVector, prove_randomness: FieldVector, joint_randomness: FieldVector
     ) -> FieldVector:
-        """The proof, ``proof_length`` elements, that an encoded measurement is valid."""
+        """The proof that an encoded measurement is valid."""
         length = self.wire_length
         wires = self._wires(encoded, prove_randomness, joint_randomness, shares=1)
         polynomial = self.field.sum_of_products(self.factors(wires, length), length)
@@ -113,7 +113,7 @@ class ValidityCircuit(ABC, Generic[Measurement, AggregateResult]):
         *,
         shares: int,
     ) -> FieldVector:
-        """A share of the verifier, ``verifier_length`` elements, from shares of measurement and proof."""
+        """A share of the verifier, from shares of measurement and proof."""
         field, length = self.field, self.wire_length
         wires = self._wires(encoded, proof[: self.arity], joint_randomness, shares=shares)
         polynomial = self._completed(proof[self.arity :])
@@ -146,10 +146,8 @@ class ValidityCircuit(ABC, Generic[Measurement, AggregateResult]):
         return wires
 
     def _completed(self, values: FieldVector) -> FieldVector:
-        """The values of a polynomial at all n roots of unity, its last coefficient being 0, from all but one.
-
-        That coefficient is, but for a factor, the sum of value k times root**k.
-        """
+        """A polynomial's values at all n roots of unity, its last coefficient being 0, from all but one."""
+        # That coefficient is, but for a factor, the sum of value k times root**k.
         field, n = self.field, len(values) + 1
         root, powers = field.root(n), [1]
         for _ in range(n - 2):
@@ -158,7 +156,6 @@ class ValidityCircuit(ABC, Generic[Measurement, AggregateResult]):
         return np.concatenate([values, field.from_integers([-partial * root])])
 
     def _checked_total(self, total: FieldVector, num_measurements: int) -> NDArray[np.int64]:
-        """A sum over clients in which each adds at most ``largest`` to each coordinate."""
         if num_measurements < 1:
             raise ValueError(f"num_measurements is {num_measurements}; a sum is of at least one")
         if num_measurements * self.largest >= 2**63:
@@ -179,6 +176,8 @@ class ValidityCircuit(ABC, Generic[Measurement, AggregateResult]):
 
 class CountCircuit(ValidityCircuit[int, int]):
     """The measurement is 0 or 1. One call of a multiplication, x·x - x = 0."""
+
+    one_number = True
 
     def __init__(self, field: PrimeField) -> None:
         self.field = field
@@ -202,13 +201,11 @@ class CountCircuit(ValidityCircuit[int, int]):
     def outputs(self, encoded: FieldVector, gadget_outputs: FieldVector, shares: int) -> FieldVector:
         return self.field.subtract(gadget_outputs, encoded)
 
-    @override
-    def decode(self, total: FieldVector, num_measurements: int) -> int:
-        return int(self._checked_total(total, num_measurements)[0])
-
 
 class SumCircuit(ValidityCircuit[int, int]):
     """The measurement is an integer from 0 to ``max_measurement``. Every bit is checked by its own call."""
+
+    one_number = True
 
     def __init__(self, field: PrimeField, *, max_measurement: int) -> None:
         self.field = field
@@ -239,10 +236,6 @@ class SumCircuit(ValidityCircuit[int, int]):
     @override
     def truncate(self, encoded: FieldVector) -> FieldVector:
         return self.field.weigh_rows(encoded, self._weights)
-
-    @override
-    def decode(self, total: FieldVector, num_measurements: int) -> int:
-        return int(self._checked_total(total, num_measurements)[0])
 
 
 class _BitVector(ValidityCircuit[Measurement, NDArray[np.int64]]):
@@ -277,7 +270,6 @@ class _BitVector(ValidityCircuit[Measurement, NDArray[np.int64]]):
         )
 
     def _further_checks(self, encoded: FieldVector, shares: int) -> Sequence[int]:
-        """What else is 0 for a valid measurement."""
         return ()
 
 

@@ -26,13 +26,7 @@ def kernels() -> Any:
 
 @dataclass(frozen=True)
 class PrimeField:
-    """A prime field with many roots of unity of order a power of two.
-
-    Attributes:
-        name: Its name in the draft.
-        modulus: The prime.
-        limbs: 64-bit words of an element, 1 or 2.
-    """
+    """A prime field with many roots of unity of order a power of two; an element has 1 or 2 64-bit limbs."""
 
     name: str
     modulus: int
@@ -41,7 +35,7 @@ class PrimeField:
 
     @property
     def encoded_size(self) -> int:
-        """Bytes of an encoded element."""
+        """Bytes of an element."""
         return 8 * self.limbs
 
     def zeros(self, count: int) -> FieldVector:
@@ -136,11 +130,9 @@ class PrimeField:
         return pow(x, -1, self.modulus)
 
     def sum_of_products(self, wires: FieldVector, length: int) -> FieldVector:
-        """The values, at 2·length roots of unity, of the sum of the products of polynomials: wires 0 and 1, 2
-        and 3, …
+        """The values, at 2·length roots of unity, of the sum of the products of wires 0 and 1, 2 and 3, …
 
-        Each of an even number of polynomials after each other is given by its ``length`` values at the roots
-        of unity of that order, a power of two.
+        Each wire is a polynomial, given by its ``length`` values at the roots of unity of that order.
         """
         out = self.zeros(2 * length)
         kernels().sum_of_products(wires, *_doubling(self, length), out)

@@ -1,13 +1,8 @@
 """Arithmetic in two prime fields, compiled for this machine's processor.
 
-The primes are 2**64 - 2**32 + 1 and 2**128 - 28·2**64 + 1, the draft's Field64 and Field128. A vector of n
-elements is an array of ``uint64``, of shape (n,) for the first field and (n, 2), low limb first, for the
-second. Every function takes vectors of either field; all elements are below the prime. Functions here check
-nothing, :mod:`~shuffle_plugins.secure_aggregation.prio3.field` and the circuits do.
-
-Both primes are 2**w - k·2**s + 1. So 2**w ≡ k·2**s - 1, and a product is reduced by folding what is above
-bit w back, three times, with shifts and additions. numba compiles some seconds once per machine and field;
-its cache keeps the code.
+Every function takes vectors of either field, as :mod:`~shuffle_plugins.secure_aggregation.prio3.field` has
+them, all elements below the prime, and checks nothing. Both primes are 2**w - k·2**s + 1. So 2**w ≡ k·2**s -
+1, and a product is reduced by folding what is above bit w back, three times, with shifts and additions.
 
 One file on purpose: numba's cache notices changes of the file that a function is in, and of no other.
 """
@@ -42,7 +37,6 @@ def _prime(width: int) -> int:
 
 
 def _joined(builder: _Value, element: _Value, width: int, wide: ir.Type) -> _Value:
-    """An element as one wide integer."""
     if width == 64:
         return builder.zext(element, wide)
     low, high = (builder.zext(builder.extract_value(element, i), wide) for i in range(2))
@@ -50,7 +44,6 @@ def _joined(builder: _Value, element: _Value, width: int, wide: ir.Type) -> _Val
 
 
 def _split(builder: _Value, integer: _Value, width: int) -> _Value:
-    """An element from a wide integer below 2**width."""
     low = builder.trunc(integer, _LIMB)
     if width == 64:
         return low
@@ -59,7 +52,6 @@ def _split(builder: _Value, integer: _Value, width: int) -> _Value:
 
 
 def _once_reduced(builder: _Value, integer: _Value, width: int) -> _Value:
-    """An integer below twice the prime, reduced."""
     prime = ir.Constant(integer.type, _prime(width))
     too_large = builder.icmp_unsigned(">=", integer, prime)
     return builder.select(too_large, builder.sub(integer, prime), integer)

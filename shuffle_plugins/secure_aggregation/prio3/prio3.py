@@ -1,11 +1,8 @@
 """Prio3: sums of secret-shared vectors with fully linear proofs that each satisfies a validity circuit.
 
 Source: draft-irtf-cfrg-vdaf-20, sections 6.2.1 (XofTurboShake128; RFC 9861) and 7 (wire version 18). Steps
-and messages have the draft's names, and what is sent is ``bytes`` in its encoding. The client proves,
-aggregators query their shares of vector and proof, and who has all answers decides. A proof holds a
-polynomial that takes the gadget's outputs at roots of unity. The answers are its values and those of the
-wires at one random point, where they must fit; a random value in each wire hides the vector (Boneh et al.
-2019, "Zero-Knowledge Proofs on Secret-Shared Data via Fully Linear PCPs", Theorem 4.3).
+and messages have the draft's names, and what is sent is ``bytes`` in its encoding. Proofs: Boneh et al. 2019,
+"Zero-Knowledge Proofs on Secret-Shared Data via Fully Linear PCPs", Theorem 4.3.
 """
 
 from __future__ import annotations
@@ -74,8 +71,6 @@ NONCE_SIZE = 16
 
 
 class _Usage(IntEnum):
-    """What the XOF is used for."""
-
     MEASUREMENT_SHARE = 1
     PROOF_SHARE = 2
     JOINT_RANDOMNESS = 3
@@ -87,14 +82,8 @@ class _Usage(IntEnum):
 
 @dataclass(frozen=True)
 class Report:
-    """What a client sends.
-
-    Attributes:
-        nonce: Drawn at random for this report, for all aggregators.
-        public_share: For all aggregators; the same to each.
-        input_shares: One for each aggregator, secret from the others; short seeds but for the first's, the
-            leader's.
-    """
+    """What a client sends: to all aggregators a nonce and a public share, to each an input share, secret from
+    the others, a short seed but for the first's, the leader's."""
 
     nonce: bytes
     public_share: bytes
@@ -105,9 +94,7 @@ class Report:
 class VerifyState:
     """What an aggregator keeps of a report until its proof is decided.
 
-    Attributes:
-        output_share: What it adds to its sum, if the report is valid.
-        joint_randomness_seed: What all aggregators must have found out; empty for circuits that take none.
+    ``output_share`` is what it then adds to its sum; all must have found out the same seed.
     """
 
     output_share: FieldVector
@@ -197,11 +184,7 @@ class Prio3(Generic[Measurement, AggregateResult]):
     ) -> Report:
         """A measurement as shares with a proof.
 
-        Args:
-            measurement: What the circuit accepts.
-            context: The application and the round, at most 65,527 bytes.
-            nonce: :data:`NONCE_SIZE` bytes that nobody could foresee; by default fresh ones.
-            rand: ``rand_size`` secret random bytes; by default fresh ones.
+        The context has at most 65,527 bytes. ``nonce`` and ``rand``, for test vectors, are by default fresh.
         """
         nonce = secrets.token_bytes(NONCE_SIZE) if nonce is None else _sized("nonce", nonce, NONCE_SIZE)
         rand = secrets.token_bytes(self.rand_size) if rand is None else _sized("rand", rand, self.rand_size)
@@ -262,10 +245,7 @@ class Prio3(Generic[Measurement, AggregateResult]):
             verify_key: :data:`SEED_SIZE` random bytes that the aggregators share. They are fixed before
                 the first report is made, and clients never learn them: a client that knew them could prove
                 anything.
-            context: As the client used it.
             aggregator: Which one this is; 0 is the leader.
-            nonce, public_share: The report's.
-            input_share: The report's share for this aggregator.
         """
         _sized("verify_key", verify_key, SEED_SIZE)
         received = self._received(context, aggregator, nonce, public_share, input_share)
@@ -300,7 +280,6 @@ class Prio3(Generic[Measurement, AggregateResult]):
     def _received(
         self, context: bytes, aggregator: int, nonce: bytes, public_share: bytes, input_share: bytes
     ) -> _Received:
-        """An aggregator's share of a report, read and expanded."""
         if not 0 <= aggregator < self.shares:
             raise ValueError(f"aggregator {aggregator} is not one of 0 to {self.shares - 1}")
         try:
@@ -319,11 +298,9 @@ class Prio3(Generic[Measurement, AggregateResult]):
         return _Received(encoded, proofs, VerifyState(self.valid.truncate(encoded), seed), part)
 
     def verifier_shares_to_message(self, verifier_shares: Sequence[bytes], *, context: bytes) -> bytes:
-        """Decide a proof from the verifier shares of all aggregators, in their order; the message for all of
-        them.
+        """Decide a proof from all aggregators' verifier shares, in their order; the message for all of them.
 
-        Raises:
-            VerificationError: If the proof is refused, or a share is missing or not of the right form.
+        :class:`VerificationError` if the proof is refused, or a share is missing or not of the right form.
         """
         if len(verifier_shares) != self.shares:
             raise VerificationError(f"{len(verifier_shares)} verifier shares are not {self.shares}")
@@ -342,10 +319,9 @@ class Prio3(Generic[Measurement, AggregateResult]):
         return self._joint_randomness_seed(context, parts) if self._joint else b""
 
     def verify_next(self, state: VerifyState, verifier_message: bytes) -> FieldVector:
-        """The output share, to be added to this aggregator's sum with :meth:`agg_update`.
+        """The output share, to be added to this aggregator's sum.
 
-        Raises:
-            VerificationError: If the proof was made with randomness that the client chose.
+        :class:`VerificationError` if the proof was made with randomness that the client chose.
         """
         if not compare_digest(verifier_message, state.joint_randomness_seed):
             raise VerificationError(
@@ -366,11 +342,7 @@ class Prio3(Generic[Measurement, AggregateResult]):
         return self.field.encode(agg_share)
 
     def unshard(self, agg_shares: Sequence[bytes], *, num_measurements: int) -> AggregateResult:
-        """The sum over clients, from the aggregate shares of all aggregators.
-
-        A ValueError if a share is missing or not of the right form, or they do not add up to a sum of so many
-        valid measurements.
-        """
+        """The sum over clients, from all aggregate shares; a ValueError if so many have no such sum."""
         if len(agg_shares) != self.shares:
             raise ValueError(f"{len(agg_shares)} aggregate shares are not {self.shares}")
         decoded = (self.field.decode(share, count=self.valid.output_length) for share in agg_shares)
@@ -423,7 +395,6 @@ class Prio3(Generic[Measurement, AggregateResult]):
         return expand_into_vector(self.field, seed, tag=tag, binder=binder, length=length)
 
     def _tag(self, context: bytes, usage: int) -> bytes:
-        """The domain separation tag of one use of the XOF."""
         if len(context) > 65_527:  # the tag's length is written in two bytes
             raise ValueError(f"a context has at most 65,527 bytes, not {len(context):,}")
         version = bytes([18, 0])  # of the drafts from 18 on
@@ -451,8 +422,7 @@ class Prio3SumVec(Prio3[ArrayLike, NDArray[np.int64]]):
 class Prio3SumVecWithMultiproof(Prio3[ArrayLike, NDArray[np.int64]]):
     """What :class:`Prio3SumVec` computes, with several proofs over Field64: half of the bytes.
 
-    The draft calls this variant experimental, and asks for at least three proofs. It is identified by the
-    number that the draft keeps for experiments.
+    The draft calls this variant experimental, and asks for at least three proofs.
     """
 
     algorithm, circuit, field = 0xFFFFFFFF, SumVecCircuit, FIELD64

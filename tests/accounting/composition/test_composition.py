@@ -218,16 +218,6 @@ def test_one_client_is_binary_response_composed(local_epsilon: float, steps: int
     assert above - below <= 0.02 * above + 1e-6
 
 
-@pytest.mark.parametrize("kind", ["upper", "lower"])
-def test_epsilon_never_exceeds_the_largest_losses_together(kind: str) -> None:
-    """Two lumps of mass, δ far below either: rounding in the transform must not push ε past the last one."""
-    law = pair_losses(ShuffleRound(local_epsilon=1.0, population=2, cohort=1).dominating_pair(), kind=kind)
-    epsilon = LossComposition([law], [2]).epsilon(1e-10)
-    assert epsilon <= 2 * law.loss[-1] * (1 + 1e-11)
-    assert epsilon == pytest.approx(2 * law.loss[-1], rel=1e-3)
-    assert LossComposition([law], [2]).delta(2 * law.loss[-1] * (1 + 1e-11)) == 0.0
-
-
 def test_delta_and_epsilon_are_inverse() -> None:
     law = pair_losses(
         ShuffleRound(local_epsilon=1.0, population=10_000, cohort=1_000).dominating_pair(), kind="upper"
@@ -237,15 +227,6 @@ def test_delta_and_epsilon_are_inverse() -> None:
         epsilon = composition.epsilon(delta)
         assert composition.delta(epsilon) <= delta * (1 + 1e-6)
         assert composition.delta(0.99 * epsilon) > delta
-
-
-def test_tilted_transform_reaches_tiny_delta() -> None:
-    """δ = 1e-15 lies far below what an untilted transform resolves; the Rényi route checks it."""
-    law = pair_losses(
-        ShuffleRound(local_epsilon=1.0, population=100_000, cohort=1_000).dominating_pair(), kind="upper"
-    )
-    pld, rdp = (c([law], [10_000]).epsilon(1e-15) for c in (LossComposition, RenyiComposition))
-    assert 0.9 * rdp < pld < rdp
 
 
 @given(
@@ -276,16 +257,20 @@ def test_renyi_divergence_of_binary_response_at_real_orders() -> None:
         renyi_divergence(law, 1.0)
 
 
-@pytest.mark.parametrize("steps", [1, 30])
+@pytest.mark.parametrize("steps", [1, 30, 10_000])
 def test_renyi_route_is_never_below_the_loss_route(steps: int) -> None:
+    """At δ = 1e-15 too, far below what an untilted transform resolves."""
     for cohort in (50, 400, 4_000):
         law = pair_losses(
             ShuffleRound(local_epsilon=1.0, population=4_000, cohort=cohort).dominating_pair(), kind="upper"
         )
-        for delta in (1e-4, 1e-8):
-            pld = LossComposition([law], [steps]).epsilon(delta)
+        for delta in (1e-4, 1e-8, 1e-15):
             rdp = RenyiComposition([law], [steps])
-            assert rdp.epsilon(delta) >= pld
+            assert (
+                0.7 * rdp.epsilon(delta)
+                < LossComposition([law], [steps]).epsilon(delta)
+                <= rdp.epsilon(delta)
+            )
             assert rdp.delta(rdp.epsilon(delta)) == pytest.approx(delta, rel=0.05)
 
 
@@ -295,19 +280,17 @@ def test_mixed_kinds_are_refused() -> None:
     with pytest.raises(ValueError, match="cannot be composed together"):
         LossComposition([upper, lower], [1, 1])
     for laws, steps in (([], []), ([upper], []), ([upper], [1, 1])):
-        with pytest.raises(ValueError, match="give every law its number of steps"):
-            LossComposition(laws, steps)
+        for composition in (LossComposition, RenyiComposition):
+            with pytest.raises(ValueError, match="give every law its number of steps"):
+                composition(laws, steps)
     for steps in ([0], [-1], [0.5]):
         with pytest.raises(ValueError, match="at least one step"):
             LossComposition([upper], steps)
     with pytest.raises(ValueError, match="upper laws"):
-        RenyiComposition([lower], [1])
-    for laws in ([upper, lower], [lower, upper]):
-        with pytest.raises(ValueError, match="upper laws"):
-            RenyiComposition(laws, [1, 1])
+        RenyiComposition([upper, lower], [1, 1])
 
 
-@pytest.mark.parametrize("distance", [1e-4, 0.02, 0.15])
+@pytest.mark.parametrize("distance", [1e-4, 0.02, 0.15, 0.9])
 def test_a_discounted_law_is_below_all_pairs_that_are_so_near(distance: float) -> None:
     """Such a pair has at least δ(E) − (1 + E)·distance, 1 − E and 0; the law has the most of these."""
     generator = np.random.default_rng(8)
@@ -328,13 +311,6 @@ def test_a_discounted_law_is_below_all_pairs_that_are_so_near(distance: float) -
     np.testing.assert_allclose(turned.loss, np.log(turned.p / turned.q), rtol=1e-9, atol=1e-12)
     mean = turned.p @ turned.loss
     assert turned.deviation == pytest.approx(math.sqrt(turned.p @ (turned.loss - mean) ** 2))
-
-
-def test_nothing_is_left_of_a_law_that_all_is_taken_off() -> None:
-    law = two_outcomes("lower")
-    assert discounted(law, 0.0) is law
-    found = discounted(law, 0.3)
-    assert (found.loss.tolist(), found.p.tolist(), found.q.tolist()) == ([0.0], [1.0], [1.0])
 
 
 def test_what_is_charged_for_rounding_is_what_rounding_takes() -> None:
@@ -402,26 +378,18 @@ def test_the_tighter_of_two_bounds_is_below_both_and_above_the_pair_that_both_bo
             tighter(first, wrong)
 
 
+@pytest.mark.parametrize("kind", ["upper", "lower"])
 @pytest.mark.parametrize("delta", [1e-3, 1e-9, 1e-25])
-def test_an_epsilon_next_to_the_largest_loss_is_known_from_its_mass(delta: float) -> None:
+def test_an_epsilon_next_to_the_largest_loss_is_known_from_its_mass(delta: float, kind: BoundKind) -> None:
     """Of T binary responses ε is T·ε0 + log(1 − δ/p^T) as long as only the largest loss exceeds it."""
     level, steps = 3.0, 4
-    p = 1 / (1 + math.exp(-level))
-    law = finite_losses(
-        None,
-        np.array([p, 1 - p]),
-        np.array([1 - p, p]),
-        missing=0.0,
-        kind="upper",
-        resolution=FINE,
-        symmetric=True,
-    )
-    composed = LossComposition([law], [steps])
-    exact = steps * level + math.log1p(-delta / p**steps)
-    assert composed._below_largest(delta) == pytest.approx(steps * level - exact, rel=1e-9)
-    assert (
-        exact * (1 - 1e-12) <= composed.epsilon(delta) <= min(exact * (1 + 1e-4), steps * level * (1 + 1e-9))
-    )
+    pair = ShuffleRound(local_epsilon=level, population=1, cohort=1).dominating_pair()
+    composed = LossComposition([pair_losses(pair, kind=kind)], [steps])
+    most, found = steps * level, composed.epsilon(delta)
+    exact = most + math.log1p(-delta * (1 + math.exp(-level)) ** steps)
+    assert found == pytest.approx(exact, rel=1e-4)
+    assert exact * (1 - 1e-12) <= found <= most * (1 + 1e-9) if kind == "upper" else found <= exact
+    assert composed.delta(most * (1 + 1e-11)) == 0.0
 
 
 def test_a_composition_answers_no_more_once_its_history_went_on() -> None:
@@ -447,31 +415,32 @@ def test_a_history_that_was_replaced_is_composed_anew() -> None:
             ShuffleRound(local_epsilon=level, population=50, cohort=50).dominating_pair(), kind="upper"
         )
 
-    kept, steps = LossHistory(law), [3, 5, 7, 2]
-    for rounds in ([1.0, 0.5, 0.25], [2.0, 0.5, 0.25, 1.0], [2.0, 0.5, 1.0, 0.25], [0.5, 0.5, 1.0, 0.25]):
-        found = LossComposition(rounds, steps[: len(rounds)], history=kept).epsilon(1e-5)
-        assert found == LossComposition(rounds, steps[: len(rounds)], history=LossHistory(law)).epsilon(1e-5)
+    kept = LossHistory(law)
+    for levels, steps in (
+        ([1.0, 0.5, 0.25], [3, 5, 7]),
+        ([1.0, 0.5], [3, 5]),
+        ([1.0, 0.5], [3, 6]),
+        ([1.0, 0.5, 0.5, 0.25], [3, 6, 2, 9]),
+        ([2.0, 0.5, 0.25, 1.0], [3, 6, 2, 9]),
+        ([2.0], [3]),
+    ):
+        found, anew = (LossComposition(levels, steps, history=each) for each in (kept, LossHistory(law)))
+        assert found.epsilon(1e-5) == pytest.approx(anew.epsilon(1e-5), rel=1e-12)
 
 
-def test_many_laws_at_once_have_the_transform_that_they_have_one_by_one() -> None:
+def test_many_laws_have_the_transform_that_they_have_one_by_one() -> None:
     chances = np.random.default_rng(1).uniform(0.1, 0.9, size=(200, 1))
     weights = stats.binom.pmf(np.arange(12), 11, chances)
     weights /= weights.sum(axis=1, keepdims=True)
-    steps = np.where(np.arange(200) % 3, 1.0, 4.0)
+    steps = np.where(np.arange(200) % 3, 1, 4)
     exact = np.exp(steps @ np.log(fft.fft(weights.astype(np.clongdouble), n=1024)[:, :513]))
-    one_by_one, at_once = pld.Spectrum.of_nothing(1024), pld.Spectrum.of_nothing(1024)
-    for place, (weight, step) in enumerate(zip(weights, steps, strict=True)):
-        one_by_one.include(weight, first=5, step=int(step))
-        if place < 40:
-            at_once.include(weight, first=5, step=int(step))
-    assert 0 < len(at_once.left) < 513
-    at_once.include_all(weights[40:], first=5, steps=steps[40:])
-    assert at_once.shift == one_by_one.shift
-    for found in (one_by_one, at_once):
-        assert abs(found.product - exact).sum() <= found.noise() < 1e-9
-    known = one_by_one.left
-    assert np.array_equal(at_once.left, known)
-    np.testing.assert_allclose(at_once.log_bound[known], one_by_one.log_bound[known], rtol=1e-9, atol=1e-11)
+    found = pld.Spectrum.of_nothing(1024)
+    for weight, step in zip(weights, steps.tolist(), strict=True):
+        found = found.including(weight, first=5, step=step)
+    assert found.shift == 5 * steps.sum()
+    assert 0 < len(found.left) < 513
+    gone = np.setdiff1d(np.arange(513), found.left)
+    assert abs(found.product - exact[found.left]).sum() + abs(exact[gone]).sum() <= found.noise() < 1e-9
 
 
 def two_outcomes(kind: BoundKind, **errors: float) -> PrivacyLossDistribution:
@@ -605,7 +574,7 @@ def test_the_noise_of_a_transform_is_what_the_proof_says() -> None:
     for more in (0, 2_000):
         spectrum = pld.Spectrum.of_nothing(size)
         for weight, step in laws:
-            spectrum.include(weight, first=-1, step=step + more)
+            spectrum = spectrum.including(weight, first=-1, step=step + more)
         assert spectrum.shift == -sum(step + more for _, step in laws)
         error = total = 0.0
         for frequency in range(size // 2 + 1):
@@ -726,6 +695,3 @@ def test_renyi_orders_are_charged_for_what_laws_leave_out_and_may_be_off() -> No
         at = charged.delta(expected)
         assert at == pytest.approx(exact.delta(expected) * growth + more, rel=1e-13, abs=0)
     assert charged.epsilon(more) == math.inf
-    for laws, times in (([], []), ([plain], [1, 1]), ([plain], [])):
-        with pytest.raises(ValueError, match="give every law its number of steps"):
-            RenyiComposition(laws, times)

@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 import pytest
 from brute_force import Law, extreme_channel, hockey_stick, k_ary_response, neighbours, shuffled_law
+from histories import accountant_of, recorded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from thinning import first_fast
@@ -29,7 +30,6 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.accounting import accountant as accountants
 from shuffle_plugins.accounting.accountant import _digest
-from shuffle_plugins.accounting.federated import accountant as federated_accountants
 from shuffle_plugins.accounting.federated.rounds import Cohort, ParticipationCounts, RecordedRound
 from shuffle_plugins.mechanisms import registry
 
@@ -71,19 +71,14 @@ def people(count: int, *, start: int = 0) -> list[str]:
 
 
 def bound(shuffle_round: ShuffleRound, epsilon: float) -> float:
-    accountant = ShuffleAccountant()
-    accountant.step(shuffle_round)
+    accountant = accountant_of(shuffle_round)
     return accountant.delta(epsilon).upper
 
 
 def channels(local_epsilon: float) -> list[np.ndarray]:
     rng = np.random.default_rng(7)
-    found = [k_ary_response(local_epsilon, k) for k in (2, 3)]
-    while len(found) < 5:
-        channel = extreme_channel(rng, local_epsilon=local_epsilon, records=3, outputs=3)
-        if channel is not None:
-            found.append(channel)
-    return found
+    drawn = [extreme_channel(rng, local_epsilon=local_epsilon, records=3, outputs=3) for _ in range(3)]
+    return [*(k_ary_response(local_epsilon, k) for k in (2, 3)), *drawn]
 
 
 # -- one round, enumerated --------------------------------------------------------------------------------
@@ -161,23 +156,6 @@ def test_drop_outs_leak_no_more_to_an_observer_than_is_charged(
                     assert hockey_stick(*pair, epsilon) <= most + VIOLATION
 
 
-def test_drop_outs_that_are_likelier_for_some_than_for_others_are_outside_of_the_claim() -> None:
-    """Why ``drawn`` asks that all are as likely to drop out: the one who never does stands out.
-
-    Given the number of reports, the odds that it reported are those of the draw, times how much likelier that
-    number is if it was drawn.
-    """
-    channel, answers, invited = k_ary_response(1.5, 2), [1.0, 0.1, 0.1, 0.1], 2
-    laws = [
-        drawn_law(channel, data, invited=invited, answers=answers) for data in ((0, 0, 0, 0), (1, 0, 0, 0))
-    ]
-    found = hockey_stick(kept(laws[0][1], 1), kept(laws[1][1], 1), 0.0)
-    assert found > bound(drawn(1, candidates=4, invited=2).observer, 0.0) * 1.5
-    there = 1 / 2 * 0.9  # drawn, and the other does not answer
-    absent = 1 / 2 * 2 * 0.1 * 0.9
-    assert found == pytest.approx(there / (there + absent) * math.tanh(0.75), rel=1e-12)
-
-
 @pytest.mark.parametrize("small", [(1, 2), (2, 2), (2, 3), (2, 4), (3, 4)])
 def test_what_a_size_covers_costs_no_more(small: tuple[int, int]) -> None:
     reports, hiding = small
@@ -235,34 +213,25 @@ def test_no_more_clients_hide_a_report_than_are_honest_and_tossed_a_coin() -> No
 
 def test_a_round_is_made_of_views_of_one_round() -> None:
     one = drawn(50)
-    others = (drawn(51), FederatedRound.drawn(Randomizer(1.0), candidates=1000, invited=100, reports=50))
-    for other in others:
-        with pytest.raises(ValueError, match=r"observer and server|local_epsilon"):
-            FederatedRound(observer=one.observer, server=other.server, local_epsilon=1.5, local_delta=0.0)
-    with pytest.raises(ValueError, match="more than the server"):
-        FederatedRound(observer=one.server, server=one.observer, local_epsilon=1.5, local_delta=0.0)
+    views = {"observer": one.observer, "server": one.server, "local_epsilon": 1.5, "local_delta": 0.0}
+    louder = FederatedRound.drawn(Randomizer(1.0), candidates=1000, invited=100, reports=50)
+    wrong = [
+        ({"server": drawn(51).server}, "observer and server"),
+        ({"server": louder.server}, "local_epsilon"),
+        ({"observer": one.server, "server": one.observer}, "more than the server"),
+        ({"server": replace(one.server, mechanism="binary-rr", blanket=Blanket.bit(1.5))}, "one mechanism"),
+        ({"observer": "a round"}, "made of rounds, got 'a round'"),
+        ({"local_delta": 1.0}, "local_delta must be in"),
+        ({"local_epsilon": 0.5}, r"local_epsilon is 0\.5, a round's 1\.5"),
+    ]
     for change, said in (
         ({"sampling": "poisson"}, "the cohort's size must be known"),
         ({"adversary": "server"}, "leave the rounds' adversary alone"),
     ):
-        for seen in (
-            {"observer": replace(one.observer, **change), "server": one.server},
-            {"observer": one.observer, "server": replace(one.server, **change)},
-        ):
-            with pytest.raises(ValueError, match=said):
-                FederatedRound(**seen, local_epsilon=1.5, local_delta=0.0)
-    another = replace(one.server, mechanism="binary-rr", blanket=Blanket.bit(1.5))
-    with pytest.raises(ValueError, match="the reports of one mechanism"):
-        FederatedRound(observer=one.observer, server=another, local_epsilon=1.5, local_delta=0.0)
-    with pytest.raises(ValueError, match="made of rounds, got 'a round'"):
-        FederatedRound(observer="a round", server=one.server, local_epsilon=1.5, local_delta=0.0)
-    for local_delta in (-1e-9, 1.0):
-        with pytest.raises(ValueError, match="local_delta must be in"):
-            FederatedRound(
-                observer=one.observer, server=one.server, local_epsilon=1.5, local_delta=local_delta
-            )
-    with pytest.raises(ValueError, match=r"local_epsilon is 0\.5, a round's 1\.5"):
-        FederatedRound(observer=one.observer, server=one.server, local_epsilon=0.5, local_delta=0.0)
+        wrong += [({view: replace(views[view], **change)}, said) for view in ("observer", "server")]
+    for change, said in wrong:
+        with pytest.raises(ValueError, match=said):
+            FederatedRound(**(views | change))
     with pytest.raises(ValueError, match="with nobody trusted"):
         one.before(Adversary.LOCAL)
 
@@ -324,8 +293,7 @@ def test_clients_that_never_meet_pay_for_their_own_rounds_only() -> None:
     for index in range(6):
         apart.step(drawn(100), participants=people(100, start=100 * index))
         always.step(drawn(100), participants=people(100))
-    once = FederatedAccountant()
-    once.step(drawn(100), participants=people(100))
+    once = recorded((drawn(100), people(100)))
     server = {a: a.spending(DELTA).server.upper for a in (apart, always, once)}
     assert server[apart] == pytest.approx(server[once], rel=1e-6)
     assert server[always] > 2 * server[once]
@@ -334,10 +302,7 @@ def test_clients_that_never_meet_pay_for_their_own_rounds_only() -> None:
 
 
 def test_unknown_participants_are_everybody() -> None:
-    accountant = FederatedAccountant()
-    accountant.step(drawn(100), participants=people(100))
-    accountant.step(drawn(100), participants=None)
-    accountant.step(drawn(100), participants=people(100, start=500))
+    accountant = recorded((drawn(100), people(100)), (drawn(100), None), (drawn(100), people(100, start=500)))
     assert accountant.worst_client_rounds == 2
     assert accountant.spending(DELTA).local_epsilon == 3.0
 
@@ -479,11 +444,10 @@ def test_of_rounds_whose_losses_take_long_few_sizes_stand_for_many(monkeypatch: 
         accountant.step(one, participants=None)
         exact.step(one.before(Adversary.MODEL_OBSERVER))
     read: set[Round] = set()
-    for module in (accountants, federated_accountants):
-        laws = partial(
-            lambda of, each, resolution: read.add(each) or of(each, resolution), module.upper_losses
-        )
-        monkeypatch.setattr(module, "upper_losses", laws)
+    laws = partial(
+        lambda of, each, resolution: read.add(each) or of(each, resolution), accountants.upper_losses
+    )
+    monkeypatch.setattr(accountants, "upper_losses", laws)
     found = accountant.epsilon(DELTA)
     assert 32 < len(read) <= 64
     assert len({each for each, _ in exact.history}) > 90
@@ -542,10 +506,12 @@ def test_a_question_costs_no_more_after_many_rounds(monkeypatch: pytest.MonkeyPa
 
 
 def mixed() -> FederatedAccountant:
-    accountant = FederatedAccountant()
-    accountant.step(drawn(90), participants=people(95))
-    accountant.step(drawn(80), participants=None)
-    accountant.step(FederatedRound.secret(GENERIC, answered=95, reports=20), participants=people(95, start=5))
+    secret = FederatedRound.secret(GENERIC, answered=95, reports=20)
+    accountant = recorded(
+        (drawn(90), people(95)),
+        (drawn(80), None),
+        (secret, people(95, start=5)),
+    )
     accountant.step(drawn(2), participants=people(2), released=False)
     bits = FederatedRound.drawn(Randomizer(0.5, bit=True), candidates=500, invited=50, reports=50)
     accountant.step(bits, participants=people(50, start=40))
@@ -607,26 +573,27 @@ def test_what_would_lower_epsilon_is_missed_in_a_saved_state() -> None:
             FederatedAccountant().load_state_dict(damaged)
 
 
-def test_nobody_took_part_in_more_rounds_than_there_were() -> None:
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        *(
+            (wrong, "whole number of rounds")
+            for wrong in ({"a": 0}, {"a": 1.0}, {"a": True}, {1: 1}, {"b": -1})
+        ),
+        ({"a": 2}, "more rounds than there were"),
+        ({}, "missing"),
+    ],
+)
+def test_who_took_part_is_named_and_in_no_more_rounds_than_there_were(
+    named: dict[object, object], said: str
+) -> None:
     one = drawn(50)
     record = RecordedRound(one, unnamed=False, released=True)
-    with pytest.raises(ValueError, match="more rounds than there were"):
-        FederatedAccountant.from_records([record], participation=[{one.kind: {"a": 2}}])
-    with pytest.raises(ValueError, match="missing"):
-        FederatedAccountant.from_records([record], participation=[])
+    with pytest.raises(ValueError, match=said):
+        FederatedAccountant.from_records([record], participation=[{one.kind: named}])
     for flags in ({"unnamed": 1, "released": True}, {"unnamed": True, "released": 0}):
         with pytest.raises(ValueError, match="true or false"):
             FederatedAccountant.from_records([RecordedRound(one, **flags)], participation=[])
-
-
-@pytest.mark.parametrize(
-    "named", [{"a": 0}, {"a": 1.0}, {"a": True}, {1: 1}, {"a": 1, 2: 1}, {"a": 1, "b": -1}]
-)
-def test_participants_are_names_with_whole_numbers_of_rounds(named: dict[object, object]) -> None:
-    one = drawn(50)
-    record = RecordedRound(one, unnamed=False, released=True)
-    with pytest.raises(ValueError, match="a whole number of rounds each"):
-        FederatedAccountant.from_records([record], participation=[{one.kind: named}])
 
 
 def test_a_round_whose_participants_are_unknown_counts_for_every_client() -> None:
@@ -639,12 +606,8 @@ def test_a_round_whose_participants_are_unknown_counts_for_every_client() -> Non
         (other, None),
         (other, None),
     ):
-        kind = counts.of(one)
-        kind.recorded += 1
-        if names is None:
-            kind.unnamed += 1
-        else:
-            kind.add(frozenset(names))
+        counts.of(one).recorded += 1
+        counts.add(one, names)
     weight = {drawn(10).kind: 1.0, other.kind: 10.0}
     assert counts.worst_client(lambda kind: weight[kind.example.kind]) == 1 + 10 + 20  # b's, and the unknown
     assert counts.taken == {0: 2, 1: 3}
@@ -703,14 +666,3 @@ def test_names_that_do_not_last_add_up_over_kinds_of_rounds() -> None:
     assert accountant.spending(DELTA).local_epsilon == pytest.approx(
         2 * drawn(10).local_epsilon + 2 * other.local_epsilon
     )
-
-
-def test_epsilon_is_one_part_of_the_spending() -> None:
-    accountant = FederatedAccountant()
-    accountant.step(drawn(90), participants=people(100))
-    found = accountant.spending(DELTA)
-    assert accountant.epsilon(DELTA) == found.observer
-    assert accountant.epsilon(DELTA, adversary=Adversary.SERVER) == found.server
-    assert found.server.adversary == "server"
-    with pytest.raises(ValueError, match="local_epsilon"):
-        accountant.epsilon(DELTA, adversary=Adversary.LOCAL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from histories import accountant_of
 
 from shuffle_plugins.accounting import (
     Adversary,
@@ -14,7 +15,6 @@ from shuffle_plugins.accounting import (
     Tag,
     TaggedRound,
 )
-from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.protocols import VectorSum
 
 DELTA = 1e-6
@@ -45,21 +45,6 @@ def test_sums_of_two_cohorts_add_up_without_being_compared() -> None:
     assert accountant.would_exceed(one, max_epsilon=1e9, delta=DELTA, adversary=Adversary.LOCAL)
 
 
-def test_sums_and_reports_compose() -> None:
-    reports = registry.get("linf-block", local_epsilon=1.0, dim=20)
-    mixed, alone = FederatedAccountant(), FederatedAccountant()
-    share = FederatedRound.drawn(a_sum(20), candidates=100, invited=20, reports=20)
-    single = FederatedRound.drawn(reports, candidates=100, invited=20, reports=20)
-    for accountant, rounds in ((mixed, (share, single)), (alone, (share,))):
-        for one in rounds:
-            accountant.step(one, participants=NAMES[:20])
-    for adversary in (Adversary.MODEL_OBSERVER, Adversary.SERVER):
-        assert (
-            mixed.epsilon(DELTA, adversary=adversary, lower=False).upper
-            > alone.epsilon(DELTA, adversary=adversary, lower=False).upper
-        )
-
-
 def test_a_budget_is_asked_before_a_sum() -> None:
     accountant = FederatedAccountant()
     one = FederatedRound.drawn(a_sum(20), candidates=20, invited=20, reports=20)
@@ -70,8 +55,7 @@ def test_a_budget_is_asked_before_a_sum() -> None:
         rounds += 1
     assert rounds >= 1
     assert accountant.epsilon(DELTA, adversary=Adversary.SERVER, lower=False).upper <= budget
-    exact = ShuffleAccountant()
-    exact.step(one.server, num_steps=rounds + 1)
+    exact = accountant_of((one.server, rounds + 1))
     assert exact.epsilon(DELTA).upper > budget
 
 

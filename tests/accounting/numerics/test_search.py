@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from scipy import fft, optimize
+from scipy import optimize
 from thinning import first_fast
 
 from shuffle_plugins.accounting import (
@@ -12,7 +12,6 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     calibrate_local_epsilon,
 )
-from shuffle_plugins.accounting.numerics.grid import transform_size
 from shuffle_plugins.accounting.numerics.search import largest_within, zero_between
 
 RANGE = {"lowest": 1e-4, "highest": 20.0, "precision": 2e-4}
@@ -143,8 +142,3 @@ def test_a_zero_needs_a_change_of_sign_and_numbers() -> None:
         zero_between(lambda x: x + 1, 0.0, 1.0)
     with pytest.raises(ValueError, match="nan"):
         zero_between(lambda x: math.nan, 0.0, 1.0)
-
-
-def test_transform_sizes_are_scipys() -> None:
-    for least in (*range(1, 3000), *(3**power for power in range(8, 15)), 1_000_003, (1 << 23) - 1):
-        assert transform_size(least) == fft.next_fast_len(least, real=True)

@@ -69,80 +69,72 @@ def own_blanket(channel: np.ndarray, one: int, two: int, local_epsilon: float) -
     return Blanket.from_atoms(local_epsilon=local_epsilon, atoms=[tuple(map(float, a)) for a in atoms])
 
 
-@pytest.mark.parametrize("local_epsilon", [0.3, 1.0, 2.5])
-@pytest.mark.parametrize(("population", "cohort"), [(2, 1), (3, 2), (4, 2), (4, 4), (5, 3), (5, 5)])
-def test_generic_pair_dominates_random_channels(local_epsilon: float, population: int, cohort: int) -> None:
-    shuffle_round = ShuffleRound(local_epsilon=local_epsilon, population=population, cohort=cohort)
-    law = pair_losses(shuffle_round.dominating_pair(), kind="upper")
-    for channel in channels(population * 10 + cohort, 3, local_epsilon):
-        for one, two in neighbours(len(channel), population):
-            p = shuffled_law(channel, one, cohort=cohort)
-            q = shuffled_law(channel, two, cohort=cohort)
-            for epsilon in epsilons(local_epsilon):
-                assert hockey_stick(p, q, epsilon) <= delta_of(law, epsilon) + VIOLATION
-
-
-@pytest.mark.parametrize("local_epsilon", [0.5, 2.0])
-@pytest.mark.parametrize(("population", "rate"), [(3, 0.3), (4, 0.5), (4, 0.9)])
-def test_poisson_mixture_dominates_random_channels(
-    local_epsilon: float, population: int, rate: float
+def check_dominated(
+    law: PrivacyLossDistribution,
+    channel: np.ndarray,
+    *,
+    local_epsilon: float,
+    population: int,
+    records: tuple[int, int] | None = None,
+    **draw: float,
 ) -> None:
-    shuffle_round = ShuffleRound(
-        local_epsilon=local_epsilon, population=population, cohort=rate * population, sampling="poisson"
-    )
-    law = pair_losses(shuffle_round.dominating_pair(), kind="upper")
-    for channel in channels(population, 3, local_epsilon):
-        for one, two in neighbours(len(channel), population):
-            p = shuffled_law(channel, one, rate=rate)
-            q = shuffled_law(channel, two, rate=rate)
+    """Of all datasets that differ in the first client's record, or in these two records of its."""
+    for one, two in neighbours(len(channel), population):
+        if records is None or (one[0], two[0]) == records:
+            p, q = shuffled_law(channel, one, **draw), shuffled_law(channel, two, **draw)
             for epsilon in epsilons(local_epsilon):
                 assert hockey_stick(p, q, epsilon) <= delta_of(law, epsilon) + VIOLATION
+
+
+def sampled(population: int, cohort: float, *, poisson: bool) -> tuple[dict[str, object], dict[str, float]]:
+    """The fields of a round, and the draw of the enumeration."""
+    fields = {"population": population, "cohort": cohort}
+    if poisson:
+        return fields | {"sampling": "poisson"}, {"rate": cohort / population}
+    return fields, {"cohort": int(cohort)}
+
+
+@pytest.mark.parametrize("local_epsilon", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize(
+    ("population", "cohort", "poisson"),
+    [
+        *((2, 1, False), (3, 2, False), (4, 2, False), (4, 4, False), (5, 3, False), (5, 5, False)),
+        *((3, 0.9, True), (4, 2.0, True), (4, 3.6, True)),
+    ],
+)
+def test_generic_pair_dominates_random_channels(
+    local_epsilon: float, population: int, cohort: float, poisson: bool
+) -> None:
+    fields, draw = sampled(population, cohort, poisson=poisson)
+    law = pair_losses(ShuffleRound(local_epsilon=local_epsilon, **fields).dominating_pair(), kind="upper")
+    for channel in channels(population * 10 + int(cohort), 3, local_epsilon):
+        check_dominated(law, channel, local_epsilon=local_epsilon, population=population, **draw)
 
 
 @pytest.mark.parametrize(("population", "cohort"), [(3, 2), (4, 4), (5, 3)])
 def test_own_blanket_dominates_its_records_and_is_never_above_generic(population: int, cohort: int) -> None:
-    local_epsilon = 1.5
-    generic = ShuffleRound(local_epsilon=local_epsilon, population=population, cohort=cohort)
-    for channel in channels(7, 4, local_epsilon):
-        for first, second in itertools.permutations(range(len(channel)), 2):
+    given = {"local_epsilon": 1.5, "population": population}
+    generic = ShuffleRound(cohort=cohort, **given)
+    for channel in channels(7, 4, 1.5):
+        for records in itertools.permutations(range(len(channel)), 2):
             specific = ShuffleRound(
-                local_epsilon=local_epsilon,
-                population=population,
-                cohort=cohort,
-                mechanism="test",
-                blanket=own_blanket(channel, first, second, local_epsilon),
+                cohort=cohort, mechanism="test", blanket=own_blanket(channel, *records, 1.5), **given
             )
             law = pair_losses(specific.dominating_pair(), kind="upper")
-            for one, two in neighbours(len(channel), population):
-                if (one[0], two[0]) != (first, second):
-                    continue
-                p = shuffled_law(channel, one, cohort=cohort)
-                q = shuffled_law(channel, two, cohort=cohort)
-                for epsilon in epsilons(local_epsilon):
-                    assert hockey_stick(p, q, epsilon) <= delta_of(law, epsilon) + VIOLATION
-            for epsilon in epsilons(local_epsilon):
+            check_dominated(law, channel, records=records, cohort=cohort, **given)
+            for epsilon in epsilons(1.5):
                 assert delta_of(law, epsilon) <= pair_delta(generic, epsilon) + VIOLATION
 
 
 @pytest.mark.parametrize("categories", [3, 4, 5])
-@pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
-def test_k_ary_blanket_dominates_k_ary_response(categories: int, sampling: str) -> None:
-    local_epsilon, population, cohort = 1.2, 4, 2
+@pytest.mark.parametrize("poisson", [False, True])
+def test_k_ary_blanket_dominates_k_ary_response(categories: int, poisson: bool) -> None:
+    fields, draw = sampled(4, 2, poisson=poisson)
     shuffle_round = ShuffleRound(
-        local_epsilon=local_epsilon,
-        population=population,
-        cohort=cohort,
-        sampling=sampling,
-        mechanism="k-rr",
-        blanket=k_ary_blanket(local_epsilon, categories),
+        local_epsilon=1.2, mechanism="k-rr", blanket=k_ary_blanket(1.2, categories), **fields
     )
     law = pair_losses(shuffle_round.dominating_pair(), kind="upper")
-    scheme = {"cohort": cohort} if sampling == "without-replacement" else {"rate": cohort / population}
-    channel = k_ary_response(local_epsilon, categories)
-    for one, two in neighbours(categories, population):
-        p, q = shuffled_law(channel, one, **scheme), shuffled_law(channel, two, **scheme)
-        for epsilon in epsilons(local_epsilon):
-            assert hockey_stick(p, q, epsilon) <= delta_of(law, epsilon) + VIOLATION
+    check_dominated(law, k_ary_response(1.2, categories), local_epsilon=1.2, population=4, **draw)
 
 
 def test_merging_one_clients_rest_with_the_others_would_be_invalid() -> None:
@@ -165,20 +157,14 @@ def test_merging_one_clients_rest_with_the_others_would_be_invalid() -> None:
     assert exact > 0.02355 + 0.005
 
 
-@pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
+@pytest.mark.parametrize("poisson", [False, True])
 @pytest.mark.parametrize(("family", "categories"), [("3-RR instance", 3), ("binary-RR instance", 2)])
-def test_lower_pairs_are_exact_instances(sampling: str, family: str, categories: int) -> None:
-    local_epsilon, population, cohort = 1.3, 5, 3
-    shuffle_round = ShuffleRound(
-        local_epsilon=local_epsilon, population=population, cohort=cohort, sampling=sampling
-    )
-    law = pair_losses(shuffle_round.instances()[family], kind="lower")
-    channel = k_ary_response(local_epsilon, categories)
-    others = [categories - 1] * (population - 1)
-    scheme = {"cohort": cohort} if sampling == "without-replacement" else {"rate": cohort / population}
-    p = shuffled_law(channel, [0, *others], **scheme)
-    q = shuffled_law(channel, [1, *others], **scheme)
-    for epsilon in epsilons(local_epsilon):
+def test_lower_pairs_are_exact_instances(poisson: bool, family: str, categories: int) -> None:
+    fields, draw = sampled(5, 3, poisson=poisson)
+    law = pair_losses(ShuffleRound(local_epsilon=1.3, **fields).instances()[family], kind="lower")
+    channel = k_ary_response(1.3, categories)
+    p, q = (shuffled_law(channel, [own, *[categories - 1] * 4], **draw) for own in (0, 1))
+    for epsilon in epsilons(1.3):
         # Merging in cells of the loss costs a lower law a little of δ, never adds to it.
         assert delta_of(law, epsilon) <= hockey_stick(p, q, epsilon) + VIOLATION
         assert delta_of(law, epsilon) == pytest.approx(hockey_stick(p, q, epsilon), abs=2e-3)
@@ -252,17 +238,14 @@ def test_high_atoms_are_accounted_as_an_upper_bound() -> None:
     channel = np.where(signs > 0, e, 1.0) / (4 * (e + 1))
     blanket = own_blanket(channel, 0, 1, local_epsilon)
     assert blanket.high > 0
-    for population, cohort in [(3, 3), (3, 2)]:
+    for cohort in (3, 2):
         specific = ShuffleRound(
-            local_epsilon=local_epsilon, population=population, cohort=cohort, mechanism="hr", blanket=blanket
+            local_epsilon=local_epsilon, population=3, cohort=cohort, mechanism="hr", blanket=blanket
         )
         law = pair_losses(specific.dominating_pair(), kind="upper")
-        for one, two in neighbours(3, population):
-            if one[0] == 0 and two[0] == 1:
-                p = shuffled_law(channel, one, cohort=cohort)
-                q = shuffled_law(channel, two, cohort=cohort)
-                for epsilon in epsilons(local_epsilon):
-                    assert hockey_stick(p, q, epsilon) <= delta_of(law, epsilon) + VIOLATION
+        check_dominated(
+            law, channel, local_epsilon=local_epsilon, population=3, records=(0, 1), cohort=cohort
+        )
 
 
 @pytest.mark.parametrize("local_epsilon", [1e-6, 1e-9])
@@ -296,45 +279,38 @@ def test_pairs_over_all_datasets_have_no_law_from_below() -> None:
 def test_types_of_others_and_third_records_are_of_pure_reports() -> None:
     types, share = RecordTypes.generic(1.0), 1 / (math.e + 1)
     assert dataclasses.replace(Blanket.generic(1.0), others=types).others == types
-    for blanket in (
-        Blanket.clones(1.0),
-        Blanket(local_epsilon=1.0, differing=0.9 * share, tail=0.1),
+    cut = Blanket(local_epsilon=1.0, differing=0.9 * share, tail=0.1)
+    for blanket, wrong, said in (
+        (Blanket.clones(1.0), {"others": types}, "only pure reports have types"),
+        (cut, {"others": types}, "only pure reports have types"),
+        (Blanket.generic(0.9), {"others": types}, "further apart than"),
+        (Blanket.generic(1.0), {"outside": 1.1 * share}, "no third record can be outside"),
+        (Blanket.bit(1.0), {"outside": 0.5 * share}, "no third record can be outside"),
     ):
-        with pytest.raises(ValueError, match="only pure reports have types"):
-            dataclasses.replace(blanket, others=types)
-    with pytest.raises(ValueError, match="further apart than"):
-        dataclasses.replace(Blanket.generic(0.9), others=types)
-    assert dataclasses.replace(Blanket.generic(1.0), outside=share).outside == share
-    for blanket, outside in ((Blanket.generic(1.0), 1.1 * share), (Blanket.bit(1.0), 0.5 * share)):
-        with pytest.raises(ValueError, match="no third record can be outside"):
-            dataclasses.replace(blanket, outside=outside)
+        with pytest.raises(ValueError, match=said):
+            dataclasses.replace(blanket, **wrong)
 
 
-@pytest.mark.parametrize(
-    "state", [(), None, (1.0, 0.3), (1.0, 0.3, 0, 0, (), True, 0, 0, "new", (), None, None)]
-)
-def test_what_is_no_state_of_a_blanket_is_refused(state: object) -> None:
-    assert Blanket.from_state(Blanket.generic(1.0).state()) == Blanket.generic(1.0)
-    with pytest.raises(ValueError, match=r"not the state of a Blanket|not a valid Form"):
-        Blanket.from_state(state)
-    local_epsilon, differing, low, high, _, *rest = Blanket.generic(1.0).state()
-    with pytest.raises(ValueError, match="not the state of a Blanket"):
-        Blanket.from_state((local_epsilon, differing, low, high, 5, *rest))
+def test_what_is_no_state_of_a_blanket_is_refused() -> None:
+    state = Blanket.generic(1.0).state()
+    assert Blanket.from_state(state) == Blanket.generic(1.0)
+    for wrong in ((), None, (1.0, 0.3), (*state[:4], 5, *state[5:]), (*state[:8], "new", *state[9:])):
+        with pytest.raises(ValueError, match=r"not the state of a Blanket|form must be"):
+            Blanket.from_state(wrong)
 
 
 def test_types_of_others_are_two_or_three_that_turn_into_each_other() -> None:
     types = RecordTypes.generic(1.0)
     one, two, third = types.types
     assert dataclasses.replace(types, types=(one, two)).types == (one, two)
-    for wrong in ((third,), (one, two, third, third)):
-        with pytest.raises(ValueError, match="two or three types of others"):
-            dataclasses.replace(types, types=wrong)
-    for wrong in ((one, third), (one, one)):
-        with pytest.raises(ValueError, match="must turn the types of others into each other"):
-            dataclasses.replace(types, types=wrong)
-    for common in (0.0, 1.1):
-        with pytest.raises(ValueError, match="what all records have in common"):
-            dataclasses.replace(types, common=common)
+    for wrong, said in (
+        ({"types": (third,)}, "two or three types of others"),
+        ({"types": (one, third)}, "must turn the types of others into each other"),
+        ({"types": (one, one)}, "must turn the types of others into each other"),
+        ({"common": 1.1}, "common must be"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            dataclasses.replace(types, **wrong)
 
 
 def test_small_gains_of_others_have_no_mean_either() -> None:

@@ -29,13 +29,6 @@ def test_the_formula_is_the_printed_one() -> None:
     np.testing.assert_allclose(found, [2 * per_order, 10 * per_order])
 
 
-def test_epsilon_is_that_of_the_line_through_zero() -> None:
-    """ε(α) = cα has the closed form of the simple conversion, c + 2√(c·log 1/δ), from above."""
-    c = 6 * 60 / 50 / 6.48**2
-    found = thesis.printed_epsilon(**TABLE, global_noise=6.48)
-    assert 0.8 * (c + 2 * math.sqrt(c * math.log(1e4))) < found < c + 2 * math.sqrt(c * math.log(1e4))
-
-
 def test_it_is_in_the_catalogue_as_no_bound() -> None:
     (claim,) = [claim for claim in PUBLISHED_CLAIMS if "AdaPeD" in claim.name]
     assert not claim.valid

@@ -1,6 +1,5 @@
 """The blanket's two inequalities: their ingredients and results against exact laws."""
 
-import itertools
 import math
 from functools import partial
 
@@ -53,26 +52,6 @@ def amplification_law(
     gamma = float(blanket.sum())
     weights = (channel[one] - math.exp(epsilon) * channel[two])[keep] / blanket[keep]
     return gamma, gamma * weights, blanket[keep] / gamma
-
-
-@pytest.mark.parametrize("local_epsilon", [0.1, 0.7, 2.0, 5.0])
-def test_generic_ingredients_bound_every_channel(local_epsilon: float) -> None:
-    rng = np.random.default_rng(3)
-    tried = 0
-    while tried < 25:
-        channel = extreme_channel(rng, local_epsilon=local_epsilon, records=3, outputs=5)
-        if channel is None:
-            continue
-        tried += 1
-        for one, two in itertools.permutations(range(3), 2):
-            for epsilon in (0.0, 0.3 * local_epsilon, 0.9 * local_epsilon):
-                gamma, values, mass = amplification_law(channel, one, two, epsilon)
-                bound = shuffles.generic_variable(epsilon, local_epsilon=local_epsilon)
-                assert bound.blanket <= gamma + 1e-12
-                assert (mass * values).sum() == pytest.approx(-bound.deficit, abs=1e-9)
-                assert values.max() <= bound.largest + 1e-9
-                assert values.max() - values.min() <= bound.spread + 1e-9
-                assert (mass * values**2).sum() <= bound.second_moment + 1e-9
 
 
 @pytest.mark.parametrize("categories", [2, 3, 7])
@@ -144,32 +123,10 @@ def test_generic_bounds_cover_random_channels(
 ) -> None:
     rng = np.random.default_rng(9)
     channels = [extreme_channel(rng, local_epsilon=local_epsilon, records=3, outputs=3) for _ in range(12)]
-    for channel in [c for c in channels if c is not None]:
+    for channel in channels:
         for one, two in neighbours(3, n):
             first, second = shuffled_law(channel, one), shuffled_law(channel, two)
             for fraction in (0.1, 0.5, 0.9):
                 epsilon = fraction * local_epsilon
                 log_delta = inequality(shuffles.generic_variable(epsilon, local_epsilon=local_epsilon), n)
                 assert hockey_stick(first, second, epsilon) <= math.exp(min(log_delta, 0.0)) + 1e-12
-
-
-@pytest.mark.parametrize(
-    ("inequality", "local_epsilon", "cohort", "delta"),
-    [
-        (shuffles.bennett, 2.0, 10**4, 1e-6),
-        (shuffles.bennett, 0.01, 10**12, 1e-2),
-        (shuffles.bennett, 5.0, 10**12, 1e-2),
-        (shuffles.hoeffding, 0.01, 10**12, 1e-2),
-        (shuffles.hoeffding, 2.0, 10**12, 1e-12),
-    ],
-)
-def test_the_inequality_itself_holds_at_the_epsilon_found(
-    inequality: shuffles.Inequality, local_epsilon: float, cohort: int, delta: float
-) -> None:
-    """Where ε is far below ε0, the search for it ends within a distance that is much of it."""
-    law = partial(shuffles.generic_variable, local_epsilon=local_epsilon)
-    found = shuffles.blanket_bound(
-        inequality=inequality, variable_at=law, local_epsilon=local_epsilon, cohort=cohort, delta=delta
-    )
-    assert inequality(law(found), cohort) <= math.log(delta)
-    assert inequality(law(0.98 * found), cohort) > math.log(delta)

@@ -87,39 +87,6 @@ def test_a_delta_no_larger_than_what_windows_leave_out_is_between_its_bounds() -
     assert exact + Fraction(0.99e-30) <= upper < 1.5 * exact
 
 
-@pytest.mark.parametrize("local_epsilon", [0.3, 1.0, 7.0])
-def test_nobody_else_hides_nothing_at_a_small_delta(local_epsilon: float) -> None:
-    """One report has the δ (e^ε0 − e^ε)/(e^ε0 + 1), so almost ε0 is spent, and no more than that."""
-    lower, upper = ClonePair(local_epsilon=local_epsilon, cohort=1, clone_probability=0.5).epsilon(1e-14)
-    assert (1 - 1e-11) * local_epsilon < lower < local_epsilon
-    assert upper == local_epsilon
-
-
-@pytest.mark.slow
-def test_delta_agrees_with_fifty_digits() -> None:
-    pair = shuffles.clone_pair(local_epsilon=1.5, cohort=150)
-    with mpmath.workdps(50):
-        p, e = mpmath.mpf(pair.clone_probability), mpmath.exp(1.5)
-        true = e / (1 + e)
-        for epsilon in (0.05, 0.6, 1.2):
-            total = mpmath.mpf(0)
-            for c in range(150):
-                weight = mpmath.binomial(149, c) * p**c * (1 - p) ** (149 - c)
-                if weight < mpmath.mpf("1e-45"):
-                    continue
-                inner = mpmath.mpf(0)
-                for a in range(c + 2):
-                    fewer = mpmath.binomial(c, a - 1) if a else mpmath.mpf(0)
-                    same = mpmath.binomial(c, a)
-                    gain = true * fewer + (1 - true) * same
-                    gain -= mpmath.exp(epsilon) * ((1 - true) * fewer + true * same)
-                    inner += max(gain, 0)
-                total += weight * inner / 2**c
-            lower, upper = pair.delta(epsilon)
-            assert lower <= total <= upper
-            assert upper == pytest.approx(float(total), rel=1e-8, abs=1e-29)
-
-
 @pytest.mark.parametrize(("local_epsilon", "n", "delta", "clone", "binary"), TABLE)
 def test_values_that_other_implementations_found(
     local_epsilon: float, n: int, delta: float, clone: float, binary: float
@@ -135,12 +102,8 @@ def test_values_that_other_implementations_found(
 def test_both_pairs_dominate_random_channels(local_epsilon: float, n: int) -> None:
     pairs = [module(local_epsilon=local_epsilon, cohort=n) for module in (shuffles.clone_pair, binary_pair)]
     rng = np.random.default_rng(n)
-    tried = 0
-    while tried < 4:
+    for _ in range(4):
         channel = extreme_channel(rng, local_epsilon=local_epsilon, records=3, outputs=4)
-        if channel is None:
-            continue
-        tried += 1
         for one, two in neighbours(3, n):
             first, second = shuffled_law(channel, one), shuffled_law(channel, two)
             for epsilon in np.linspace(0, local_epsilon, 5):
@@ -208,8 +171,3 @@ def test_rdp_of_a_large_shuffle_is_that_of_its_quadratic_limit() -> None:
         value = pair.rdp([1.5, 3.0]) / np.array([1.5, 3.0])
         assert np.all(value >= limit * (1 - 3e-5))
         assert np.all(value <= limit * (1 + 4e-3))
-
-
-def test_so_many_reports_that_counting_takes_minutes_are_refused() -> None:
-    with pytest.raises(ValueError, match="cohort"):
-        ClonePair(local_epsilon=1.0, cohort=10**12 + 1, clone_probability=0.5)

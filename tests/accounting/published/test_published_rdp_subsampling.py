@@ -18,23 +18,6 @@ def renyi(first: dict, second: dict, order: float) -> float:
     return math.log(sum(p**order * second[h] ** (1 - order) for h, p in first.items())) / (order - 1)
 
 
-@pytest.mark.parametrize("pure", [math.inf, 0.3, 2.0])
-@pytest.mark.parametrize("rate", [1e-4, 0.2, 1.0])
-def test_without_replacement_as_printed(pure: float, rate: float) -> None:
-    values = divergences.without_replacement(
-        orders=[2, 5, 8], rdp=CURVE, sampling_rate=rate, pure_epsilon=pure
-    )
-    for value, order in zip(values, (2, 5, 8), strict=True):
-        spread = math.expm1(pure) if pure < math.inf else math.inf
-        second = min(4 * math.expm1(CURVE[0]), math.exp(CURVE[0]) * min(2, spread**2))
-        total = math.comb(order, 2) * rate**2 * second
-        for j in range(3, order + 1):
-            factor = min(2, spread**j) if j * math.log(max(spread, 1e-9)) < 1 else 2
-            total += math.comb(order, j) * rate**j * math.exp((j - 1) * CURVE[j - 2]) * factor
-        exact = math.log1p(total) / (order - 1)
-        assert exact * (1 - 1e-12) <= value <= exact * (1 + 1e-8)
-
-
 @pytest.mark.parametrize("rate", [1e-6, 0.05, 0.7])
 def test_poisson_as_printed(rate: float) -> None:
     values = divergences.poisson(orders=[2, 5, 8], rdp=CURVE, sampling_rate=rate)
@@ -54,12 +37,8 @@ def test_poisson_as_printed(rate: float) -> None:
 def test_without_replacement_covers_sampled_shuffles(local_epsilon: float, n: int, k: int) -> None:
     """The channel's own shuffle of k reports, exactly, goes in; its k-of-n sample comes out below."""
     rng = np.random.default_rng(11)
-    tried = 0
-    while tried < 3:
+    for _ in range(3):
         channel = extreme_channel(rng, local_epsilon=local_epsilon, records=3, outputs=3)
-        if channel is None:
-            continue
-        tried += 1
         whole = np.zeros(5)
         for one, two in neighbours(3, k):
             first, second = shuffled_law(channel, one), shuffled_law(channel, two)
@@ -151,15 +130,3 @@ def test_orders_are_sought_beyond_a_first_local_minimum() -> None:
     ]
     assert values == sorted(values)
     assert values[4] < 0.0055
-
-
-def test_full_participation_needs_no_theorem() -> None:
-    assert divergences.poisson(orders=[2, 4], rdp=CURVE, sampling_rate=1.0) == pytest.approx(
-        CURVE[[0, 2]], rel=1e-8
-    )
-    question = {"local_epsilon": 1.0, "num_steps": 10, "delta": 1e-6}
-    full = published_bound("shuffle RDP, first bound").epsilon(population=10**4, cohort=10**4, **question)
-    almost = published_bound("shuffle RDP, first bound").epsilon(
-        population=10**4 + 1, cohort=10**4, **question
-    )
-    assert full <= almost <= full * 1.01

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from brute_force import extreme_channel, neighbours, shuffled_law
 
-from shuffle_plugins.accounting.published import divergences, shuffles
+from shuffle_plugins.accounting.published import divergences
 from shuffle_plugins.accounting.published.catalogue import compose_renyi, published_bound
 
 SPOTS = {  # n = 10⁶, ε0 = 0.5: order → first bound, second bound (both at c = 1/2), lower bound
@@ -37,7 +37,7 @@ def test_known_values(order: int) -> None:
     first, second, lower = SPOTS[order]
     assert divergences.first_shuffle_rdp(**question, split=0.5)[0] == pytest.approx(first, rel=5e-4)
     assert divergences.second_shuffle_rdp(**question, split=0.5)[0] == pytest.approx(second, rel=5e-4)
-    assert divergences.shuffle_rdp_lower_bound(**question)[0] == pytest.approx(lower, rel=5e-4)
+    assert divergences.subsampled_rdp_lower_bound(**question)[0] == pytest.approx(lower, rel=5e-4)
     if order < 32:
         corollary = {2: 1.683e-6, 8: 6.733e-6}[order]
         assert divergences.shuffle_rdp_corollary(**question)[0] == pytest.approx(corollary, rel=5e-4)
@@ -62,28 +62,12 @@ def test_a_long_sum_is_cut_from_above() -> None:
     assert exact <= value <= exact * (1 + 2e-8)
 
 
-@pytest.mark.parametrize(
-    ("order", "local_epsilon", "n"), [(2.0, 0.5, 10**4), (7.5, 2.0, 10**3), (90.0, 0.2, 500)]
-)
-def test_second_bound_as_printed(order: float, local_epsilon: float, n: int) -> None:
-    with mpmath.workdps(40):
-        e = mpmath.exp(local_epsilon)
-        clones_kept = mpmath.floor((n - 1) / (2 * e)) + 1
-        total = mpmath.exp(order**2 * (e - 1) ** 2 / clones_kept)
-        total += mpmath.exp(local_epsilon * order - (n - 1) / (8 * e))
-        exact = float(mpmath.log(total) / (order - 1))
-    value = divergences.second_shuffle_rdp(orders=[order], local_epsilon=local_epsilon, cohort=n, split=0.5)[
-        0
-    ]
-    assert exact <= value <= exact * (1 + 1e-8)
-
-
 def test_the_best_split_is_never_worse_than_the_papers() -> None:
     orders = np.array([2, 3, 10, 64, 500])
     for local_epsilon in (0.01, 0.5, 2.0, 6.0):
         for n in (1, 10, 10**4, 10**7):
             question = {"orders": orders, "local_epsilon": local_epsilon, "cohort": n}
-            lower = divergences.shuffle_rdp_lower_bound(**question)
+            lower = divergences.subsampled_rdp_lower_bound(**question)
             for bound in (divergences.first_shuffle_rdp, divergences.second_shuffle_rdp):
                 best, paper = bound(**question), bound(**question, split=0.5)
                 assert np.all(best <= paper * (1 + 1e-12))
@@ -93,45 +77,19 @@ def test_the_best_split_is_never_worse_than_the_papers() -> None:
     assert ratio == pytest.approx(2, rel=0.01), "Remark 5.3.3: a factor of 2 in the limit"
 
 
-def test_a_few_splits_are_as_good_as_many() -> None:
-    orders = np.array([2, 8, 40])
-    for local_epsilon, n in ((0.5, 10**4), (2.0, 10**6), (1.0, 10**9)):
-        question = {"orders": orders, "local_epsilon": local_epsilon, "cohort": n}
-        many = np.min(
-            [divergences.first_shuffle_rdp(**question, split=c) for c in np.geomspace(1e-4, 0.99, 120)],
-            axis=0,
-        )
-        assert np.all(divergences.first_shuffle_rdp(**question) <= 1.02 * many)
-
-
 @pytest.mark.parametrize(("local_epsilon", "n"), [(0.5, 4), (1.5, 5)])
 def test_upper_bounds_cover_random_channels(local_epsilon: float, n: int) -> None:
     rng = np.random.default_rng(5)
     orders = np.array([2, 3, 6])
     question = {"orders": orders, "local_epsilon": local_epsilon, "cohort": n}
     bounds = [divergences.first_shuffle_rdp(**question), divergences.second_shuffle_rdp(**question)]
-    tried = 0
-    while tried < 4:
+    for _ in range(4):
         channel = extreme_channel(rng, local_epsilon=local_epsilon, records=3, outputs=4)
-        if channel is None:
-            continue
-        tried += 1
         for one, two in neighbours(3, n):
             first, second = shuffled_law(channel, one), shuffled_law(channel, two)
             moments = [sum(p**a * second[h] ** (1 - a) for h, p in first.items()) for a in orders]
             exact = np.log(moments) / (orders - 1)
             assert all(np.all(exact <= bound) for bound in bounds)
-
-
-def test_the_first_bound_lies_above_the_clone_pair_it_estimates() -> None:
-    orders = np.array([2, 5, 30, 200])
-    for local_epsilon in (0.1, 1.0, 3.0):
-        for n in (100, 10**4, 10**7):
-            question = {"orders": orders, "local_epsilon": local_epsilon, "cohort": n}
-            bound = np.minimum(divergences.first_shuffle_rdp(**question), local_epsilon)
-            assert np.all(
-                bound >= shuffles.clone_pair(local_epsilon=local_epsilon, cohort=n).rdp(orders) * (1 - 3e-3)
-            )
 
 
 def test_between_whole_orders_the_moments_chord_bounds() -> None:

@@ -75,15 +75,6 @@ def test_theorem_2_is_the_exact_divergence_of_binary_rr(order: int, e0: float, n
     assert value <= exact
 
 
-def test_theorem_2_at_order_2_has_a_closed_form_at_any_size() -> None:
-    for k in (10**3, 10**6, 10**9):
-        value = divergences.subsampled_rdp_lower_bound(
-            orders=[2], local_epsilon=1.0, population=10 * k, cohort=k
-        )[0]
-        exact = math.log1p(0.01 * (math.e - 1) ** 2 / (k * math.e))
-        assert value == pytest.approx(exact, rel=5e-9)
-
-
 @pytest.mark.parametrize("population", [10**8, 10**12, 10**15])
 def test_theorem_2_keeps_its_digits_where_next_to_nobody_is_drawn(population: int) -> None:
     """Then no report moves a likelihood by more than 1e-5, or by 1e-14."""
@@ -92,31 +83,6 @@ def test_theorem_2_keeps_its_digits_where_next_to_nobody_is_drawn(population: in
     )[0]
     exact = math.log1p((1_000 / population) ** 2 * (math.e - 1) ** 2 / (1_000 * math.e))
     assert exact * (1 - 5e-9) < value <= exact
-
-
-@pytest.mark.parametrize(("order", "e0", "n", "k"), SETTINGS)
-def test_theorem_1_as_printed(order: int, e0: float, n: int, k: int) -> None:
-    def log_sum(terms: list[float]) -> float:
-        return float(np.logaddexp.reduce(terms))
-
-    e, gamma = math.exp(e0), k / n
-    clones = math.floor((k - 1) / (2 * e)) + 1
-
-    def choose(j: int) -> float:
-        return math.log(math.comb(order, j))
-
-    terms = [0.0, math.log(4) + choose(2) + 2 * math.log(gamma) + math.log((e - 1) ** 2 / (clones * e))]
-    for j in range(3, order + 1):
-        scale = 2 * (e**2 - 1) ** 2 / (clones * e**2)
-        terms.append(
-            choose(j) + j * math.log(gamma) + math.log(j) + math.lgamma(j / 2) + j / 2 * math.log(scale)
-        )
-    x = Fraction(gamma) * (Fraction(e) ** 2 - 1) / Fraction(e)
-    remainder = (1 + x) ** order - 1 - order * x
-    terms.append(math.log(remainder.numerator) - math.log(remainder.denominator) - (k - 1) / (8 * e))
-    expected = log_sum(terms) / (order - 1)
-    value = divergences.subsampled_rdp_bound(orders=[order], local_epsilon=e0, population=n, cohort=k)[0]
-    assert value == pytest.approx(expected, rel=2e-8)
 
 
 def test_the_upper_bound_lies_above_the_lower_one() -> None:

@@ -20,6 +20,7 @@ from shuffle_plugins.accounting import (
     ShuffleAccountant,
     ShuffleRound,
 )
+from shuffle_plugins.accounting.rounds.sums import delta_of_gaussian, epsilon_of_gaussian
 
 ADD, REPLACE = NeighbouringRelation.ADD_OR_REMOVE_ONE, NeighbouringRelation.REPLACE_ONE
 DRAWN, POISSON, FULL = Sampling.WITHOUT_REPLACEMENT, Sampling.POISSON, Sampling.FULL
@@ -46,6 +47,12 @@ def accountant(
     return found
 
 
+def exact_delta(epsilon: float, mu: mpmath.mpf | float) -> mpmath.mpf:
+    """δ of N(μ, 1) against N(0, 1), to the digits that are set."""
+    near = mpmath.mpf(epsilon) / mu - mpmath.mpf(mu) / 2
+    return mpmath.ncdf(-near) - mpmath.exp(epsilon) * mpmath.ncdf(-near - mu)
+
+
 @pytest.mark.parametrize(("noise", "steps"), [(4.0, 10), (0.8, 1), (30.0, 10_000)])
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 def test_without_sampling_the_ends_enclose_the_closed_form(
@@ -55,13 +62,23 @@ def test_without_sampling_the_ends_enclose_the_closed_form(
     found = accountant(noise, 100, 100, steps, FULL, relation).epsilon(1e-6)
     with mpmath.workdps(40):
         mu = mpmath.sqrt(steps) / mpmath.mpf(noise)
-
-        def delta(epsilon: float) -> mpmath.mpf:
-            near = epsilon / mu - mu / 2
-            return mpmath.ncdf(-near) - mpmath.exp(epsilon) * mpmath.ncdf(-near - mu)
-
-        assert delta(found.upper) <= 1e-6 <= delta(found.lower)
+        assert exact_delta(found.upper, mu) <= 1e-6 <= exact_delta(found.lower, mu)
         assert found.upper - found.lower < 5e-4 * found.upper
+
+
+def test_the_closed_form_of_one_gaussian_is_rounded_outwards_and_by_little() -> None:
+    generator = np.random.default_rng(1)
+    with mpmath.workdps(60):
+        for mu, log_delta, share in zip(*generator.uniform(size=(3, 300)), strict=True):
+            mu, delta = 10 ** (7 * mu - 5), 10 ** (-0.05 - 40 * log_delta)
+            lower, upper = epsilon_of_gaussian(delta, mu=mu)
+            assert upper - lower <= 1e-7 * upper
+            assert exact_delta(upper, mu) <= delta
+            assert lower == 0 or exact_delta(lower, mu) >= delta
+            least, most = delta_of_gaussian(2 * share * upper, mu=mu)
+            assert least <= exact_delta(2 * share * upper, mu) <= most
+    assert epsilon_of_gaussian(1e-300, mu=0.3)[1] >= epsilon_of_gaussian(1e-279, mu=0.3)[1]
+    assert epsilon_of_gaussian(1e-6, mu=0.0) == delta_of_gaussian(0.0, mu=0.0) == (0.0, 0.0)
 
 
 def pair(

@@ -11,22 +11,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from brute_force import extreme_channel, hockey_stick, k_ary_response, shuffled_law
+from histories import accountant_of, shuffled
 from thinning import first_fast
 
 from shuffle_plugins.accounting import (
     Blanket,
     EpsilonInterval,
-    ShuffleAccountant,
     ShuffleRound,
 )
-from shuffle_plugins.accounting.published import shuffles
 from shuffle_plugins.accounting.rounds.sums import SumRound
 from shuffle_plugins.accounting.rounds.tags import Tag, TaggedRound
-from shuffle_plugins.mechanisms.oracles import (
-    ideal_hadamard_response,
-    ideal_k_ary_response,
-    ideal_subset_selection,
-)
+from shuffle_plugins.mechanisms import get
 
 VIOLATION = 1e-12
 SHARES = (0.0, 0.05, 0.2, 0.5, 0.8, 0.95)  # of ε0
@@ -38,16 +33,7 @@ Law = dict[Transcript, float]
 def epoch(
     cohort: int = 60, *, population: int = 60_000, local_epsilon: float = 3.0, **more: object
 ) -> ShuffleRound:
-    return ShuffleRound(
-        local_epsilon=local_epsilon, population=population, cohort=cohort, sampling="epoch", **more
-    )
-
-
-def accountant_of(*entries: tuple[ShuffleRound, int]) -> ShuffleAccountant:
-    accountant = ShuffleAccountant()
-    for shuffle_round, steps in entries:
-        accountant.step(shuffle_round, num_steps=steps)
-    return accountant
+    return shuffled(local_epsilon, population, cohort, **{"sampling": "epoch", "channel_fixed": False} | more)
 
 
 def epoch_laws(
@@ -104,11 +90,8 @@ def channels(
     found = [response[rng.integers(outputs, size=records)] for _ in range(6)]
     found += [response[[0, 1] + [value] * (records - 2)] for value in {1, outputs - 1}] * 3
     found.append(np.tile(rng.dirichlet(np.ones(outputs)), (records, 1)))
-    for _ in range(12):
-        channel = extreme_channel(rng, local_epsilon=local_epsilon, records=records, outputs=outputs)
-        if channel is not None:
-            found.append(channel)
-    return found
+    of = {"local_epsilon": local_epsilon, "records": records, "outputs": outputs}
+    return found + [extreme_channel(rng, **of) for _ in range(4)]
 
 
 def batchings(clients: int, heard: int) -> list[tuple[int, ...]]:
@@ -124,7 +107,7 @@ def test_an_epoch_hides_a_report_among_all_however_channels_follow_earlier_repor
     clients: int, outputs: int, local_epsilon: float, ordered: bool
 ) -> None:
     rng = np.random.default_rng(clients)
-    accountant = accountant_of((epoch(1, population=clients, local_epsilon=local_epsilon), 1))
+    accountant = accountant_of(epoch(1, population=clients, local_epsilon=local_epsilon))
     bounds = {share: accountant.delta(share * local_epsilon).upper for share in SHARES}
     pool = channels(rng, local_epsilon=local_epsilon, records=clients + 1, outputs=outputs)
     worst = 0.0
@@ -143,8 +126,8 @@ def test_an_epoch_hides_a_report_among_all_however_channels_follow_earlier_repor
 def test_reports_of_a_cohort_may_follow_earlier_ones_too(clients: int, heard: int) -> None:
     rng = np.random.default_rng(heard)
     for local_epsilon in (0.5, 2.0):
-        sampled = ShuffleRound(local_epsilon=local_epsilon, population=clients, cohort=heard)
-        accountant = accountant_of((sampled, 1))
+        sampled = shuffled(local_epsilon, clients, heard, channel_fixed=False)
+        accountant = accountant_of(sampled)
         pool = channels(rng, local_epsilon=local_epsilon, records=clients + 1, outputs=3)
         for _, batches in itertools.product(range(8), batchings(clients, heard)):
             p, q = epoch_laws(fresh(pool, rng), clients=clients, batches=batches, ordered=True)
@@ -166,20 +149,15 @@ def hadamard(local_epsilon: float) -> np.ndarray:
     return odds / odds.sum(axis=1, keepdims=True)
 
 
+def own(name: str, dim: int, **options: int) -> Callable[[float], Blanket]:
+    return lambda e: get(name, local_epsilon=e, dim=dim, **options).blanket()
+
+
 MECHANISMS = {
-    "k-rr": (
-        lambda e: k_ary_response(e, 3),
-        lambda e: ideal_k_ary_response(local_epsilon=e, categories=3),
-    ),
-    "k-rr of 4": (
-        lambda e: k_ary_response(e, 4),
-        lambda e: ideal_k_ary_response(local_epsilon=e, categories=4),
-    ),
-    "subset-selection": (
-        lambda e: subsets(e, 4, 2),
-        lambda e: ideal_subset_selection(local_epsilon=e, categories=4, size=2),
-    ),
-    "hadamard-response": (hadamard, lambda e: ideal_hadamard_response(local_epsilon=e)),
+    "k-rr": (lambda e: k_ary_response(e, 3), own("k-rr", 3)),
+    "k-rr of 4": (lambda e: k_ary_response(e, 4), own("k-rr", 4)),
+    "subset-selection": (lambda e: subsets(e, 4, 2), own("subset-selection", 4, size=2)),
+    "hadamard-response": (hadamard, own("hadamard-response", 3)),
     "binary-rr": (lambda e: k_ary_response(e, 2), Blanket.bit),
 }
 
@@ -194,7 +172,7 @@ def test_a_mechanisms_own_law_holds_for_inputs_that_follow_earlier_reports(
     rng = np.random.default_rng(records)
     for clients in (2, 3) if outputs > 2 else (2, 3, 4):
         one = epoch(1, population=clients, local_epsilon=local_epsilon, mechanism=name, blanket=blanket)
-        accountant = accountant_of((one, 1))
+        accountant = accountant_of(one)
         bounds = {share: accountant.delta(share * local_epsilon).upper for share in SHARES}
         # Any inputs, also the same for both datasets, and with the records' names and outputs exchanged.
         pool = [law[rng.integers(records, size=clients + 1)][:, rng.permutation(outputs)] for _ in range(30)]
@@ -206,39 +184,13 @@ def test_a_mechanisms_own_law_holds_for_inputs_that_follow_earlier_reports(
                     assert hockey_stick(*pair, share * local_epsilon) <= bound + VIOLATION
 
 
-def positive_part(law: list[tuple[float, float]], shift: float) -> float:
-    return math.fsum(mass * max(value - shift, 0.0) for value, mass in law)
-
-
-@pytest.mark.parametrize("name", MECHANISMS)
-def test_no_pair_of_inputs_is_larger_in_convex_order(name: str) -> None:
-    for local_epsilon in (0.4, 1.7):
-        law, blanket = (build(local_epsilon) for build in MECHANISMS[name])
-        omega = law.min(axis=0)
-        e = math.exp(local_epsilon)
-        for share in (-0.9, -0.3, 0.0, 0.4, 0.9):
-            odds = math.exp(share * local_epsilon)
-            worst = [
-                (e - odds, blanket.differing),
-                (1 - e * odds, blanket.differing),
-                (1 - odds, blanket.low),
-                (e - e * odds, blanket.high),
-                (0.0, 1 - blanket.mass),
-            ]
-            for one, two in itertools.product(range(len(law)), repeat=2):
-                gain = (law[one] - odds * law[two]) / omega
-                slot = [*zip(gain, omega, strict=True), (0.0, 1 - omega.sum())]
-                for shift in sorted({value for value, _ in worst} | set(gain)):
-                    assert positive_part(slot, shift) <= positive_part(worst, shift) + 1e-12
-
-
 def test_the_order_of_a_fixed_channel_tells_nothing_beyond_the_histogram() -> None:
     local_epsilon, clients = 1.2, 4
     channel = k_ary_response(local_epsilon, 3)
     rows = channel[[0, 1, 2, 2, 2]]
     orders = epoch_laws(lambda _: rows, clients=clients, batches=[1] * clients, ordered=True)
     counts = [shuffled_law(channel, (first, 2, 2, 2)) for first in (0, 1)]
-    accountant = accountant_of((epoch(2, population=clients, local_epsilon=local_epsilon), 1))
+    accountant = accountant_of(epoch(2, population=clients, local_epsilon=local_epsilon))
     for epsilon in (0.0, 0.1, 0.5, 1.0):
         attained = hockey_stick(*orders, epsilon)
         assert attained == pytest.approx(hockey_stick(*counts, epsilon), abs=1e-14)
@@ -253,12 +205,11 @@ def test_the_order_of_a_fixed_channel_tells_nothing_beyond_the_histogram() -> No
 def test_an_epoch_costs_what_a_round_of_everybody_costs_at_any_batch_size(
     method: str, steps: int, population: int
 ) -> None:
-    any_order = ShuffleRound(local_epsilon=3.0, population=population, cohort=population, sampling="full")
+    any_order = shuffled(3.0, population, population, sampling="full", channel_fixed=False)
     whole = replace(any_order, channel_fixed=True)  # then a little more is known
 
     def answer(shuffle_round: ShuffleRound) -> EpsilonInterval:
-        accountant = ShuffleAccountant(method=method)
-        accountant.step(shuffle_round, num_steps=steps)
+        accountant = accountant_of((shuffle_round, steps), method=method)
         return accountant.epsilon(1e-5)
 
     shared, found = answer(whole), answer(epoch(60, population=population))
@@ -273,9 +224,9 @@ def test_an_epoch_costs_what_a_round_of_everybody_costs_at_any_batch_size(
 @pytest.mark.slow
 def test_a_server_that_knows_the_batches_finds_a_client_in_its_batch_alone() -> None:
     known = accountant_of((epoch(6_000, adversary="server"), 20)).epsilon(1e-5)
-    batch = ShuffleRound(local_epsilon=3.0, population=6_000, cohort=6_000, sampling="full")
+    batch = shuffled(3.0, 6_000, 6_000, sampling="full", channel_fixed=False)
     alone = accountant_of((batch, 20)).epsilon(1e-5)
-    single = ShuffleRound(local_epsilon=3.0, population=60_000, cohort=6_000, sampling="single-pass")
+    single = shuffled(3.0, 60_000, 6_000, sampling="single-pass", channel_fixed=False)
     assert (known.lower, known.upper) == (alone.lower, alone.upper)
     assert known.upper == accountant_of((single, 20)).epsilon(1e-5).upper
     assert known.adversary == "server"
@@ -298,18 +249,8 @@ def test_the_delta_of_reports_is_charged_for_everybody() -> None:
     one = epoch(20, **reports)
     assert one.replacement_distance == everybody.replacement_distance > 0
     assert accountant_of((one, 3)).epsilon(1e-5) == accountant_of((everybody, 3)).epsilon(1e-5)
-    too_large = accountant_of((epoch(20, **(reports | {"local_delta": 1e-7})), 1)).epsilon(1e-5)
+    too_large = accountant_of(epoch(20, **(reports | {"local_delta": 1e-7}))).epsilon(1e-5)
     assert (too_large.upper, too_large.upper_bound) == (2.0, "local epsilon, no amplification")
-
-
-def test_the_randomizer_of_a_report_may_be_chosen_during_the_round_at_the_price_of_one_chosen_before() -> (
-    None
-):
-    for local_epsilon, was, least in ((2.0, 0.155, 0.114), (4.0, 0.601, 0.411)):
-        found = accountant_of((epoch(1, population=10_000, local_epsilon=local_epsilon), 1)).epsilon(1e-6)
-        assert found.upper == pytest.approx(least, abs=5e-4)
-        published = shuffles.clone_pair(local_epsilon=local_epsilon, cohort=10_000).upper_epsilon(1e-6)
-        assert published == pytest.approx(was, abs=5e-4)
 
 
 @pytest.mark.parametrize(
@@ -327,38 +268,3 @@ def test_sums_of_an_epochs_batches_are_refused(build: Callable[[str], object]) -
     build("single-pass")
     with pytest.raises(ValueError, match="draw k of n"):
         build("epoch")
-
-
-def test_one_order_kept_for_two_epochs_costs_more_than_two_epochs() -> None:
-    local_epsilon, clients = 2.0, 4
-    response = k_ary_response(local_epsilon, 2)
-    both = np.kron(response, response)[[0, 3]]  # a client's two reports, in one slot each time
-    rows = both[[0, 1, 1, 1, 1]]
-    kept = epoch_laws(lambda _: rows, clients=clients, batches=[1] * clients, ordered=True)
-    two = accountant_of((epoch(1, population=clients, local_epsilon=local_epsilon), 2))
-    attained = hockey_stick(*kept, 1.2)
-    assert attained == pytest.approx(0.6005, abs=5e-5)
-    assert attained > 1.05 * two.delta(1.2).upper
-
-
-def test_random_allocation_does_not_bound_the_batches_of_a_shuffled_loader_that_release_sums() -> None:
-    """Two batches of one vector each with Gaussian noise; the two clients' vectors at a right angle."""
-    grid = np.linspace(-6, 6, 121)
-    first, second = np.meshgrid(grid, grid, indexing="ij")
-
-    def law(record: float, chance: float) -> np.ndarray:
-        """Client 1's coordinate of both batches; it is in the first one with this chance."""
-        in_first = np.exp(-((first - record) ** 2 + second**2) / 2)
-        in_second = np.exp(-(first**2 + (second - record) ** 2) / 2)
-        return (chance * in_first + (1 - chance) * in_second) / (2 * np.pi)
-
-    def delta(chance: float) -> float:
-        return float(np.maximum(law(1.0, chance) - math.e * law(-1.0, chance), 0).sum() * 0.1**2)
-
-    # The other client's coordinate of the second batch less that of the first: N(±1, 2), and what it tells.
-    told = np.linspace(-8, 8, 65)
-    density = (np.exp(-((told - 1) ** 2) / 4) + np.exp(-((told + 1) ** 2) / 4)) / (2 * np.sqrt(4 * np.pi))
-    chances = 1 / (1 + np.exp(-told))
-    shuffled = sum(mass * delta(chance) for mass, chance in zip(density * 0.25, chances, strict=True))
-    assert delta(0.5) == pytest.approx(0.286, abs=1e-3)
-    assert shuffled == pytest.approx(0.360, abs=1e-3)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from histories import accountant_of
 from scipy import special, stats
 from thinning import first_fast
 
@@ -16,10 +17,9 @@ from shuffle_plugins.accounting import (
     FederatedRound,
     GaussianReportsRound,
     Sampling,
-    ShuffleAccountant,
     ShuffleRound,
 )
-from shuffle_plugins.accounting.losses.distribution import COARSE, SINGLE
+from shuffle_plugins.accounting.losses.distribution import COARSE, FINE
 from shuffle_plugins.accounting.pairs import gaussian_reports
 from shuffle_plugins.mechanisms import registry
 
@@ -35,8 +35,7 @@ def _round(name: str = "gaussian", *, population: int = 10_000, **fields: object
 
 
 def _interval(each: ShuffleRound, *, steps: int = 1, delta: float = 1e-6) -> tuple[float, float]:
-    accountant = ShuffleAccountant()
-    accountant.step(each, num_steps=steps)
+    accountant = accountant_of((each, steps))
     found = accountant.epsilon(delta)
     return found.lower, found.upper
 
@@ -100,12 +99,10 @@ def test_epochs_and_small_rounds_are_accounted_by_their_delta() -> None:
         channel_fixed=True,
     )
     assert loud.replacement_distance > 0
-    assert loud.resolves_alone
     assert loud.upper_losses_from_below(COARSE) is not None
     quiet = GaussianReportsRound(
         local_epsilon=0.5, local_delta=1e-9, population=1_000, cohort=1_000, radius=0.1, channel_fixed=True
     )
-    assert not quiet.resolves_alone  # it has a profile, and no pair of counts
     assert quiet.upper_losses_from_below(COARSE) is None
 
 
@@ -216,7 +213,7 @@ def test_the_instance_of_few_random_reports_is_that_of_each_number(population: i
     """Of none at all, too, which tells nothing."""
     drawn = _round(population=population, cohort=population / 2, sampling=Sampling.POISSON)
     [family] = drawn.lower_families
-    found = drawn.lower_losses(family, SINGLE)
+    found = drawn.lower_losses(family, FINE)
     sizes = np.arange(1, population + 1)
     mass = stats.binom.pmf(sizes, population, 0.5)
     for epsilon in (0.0, 0.05, 0.2):
@@ -233,8 +230,7 @@ def test_who_is_refused_is_told_how_many_reports_hide_each_other() -> None:
     few = GaussianReportsRound(
         local_epsilon=2.0, local_delta=1e-6, population=60_000, cohort=3_000, radius=0.224, channel_fixed=True
     )
-    accountant = ShuffleAccountant()
-    accountant.step(few, num_steps=1000)
+    accountant = accountant_of((few, 1000))
     with pytest.raises(ValueError, match=r"hide each other from about \d+ of 60000 on") as refused:
         accountant.epsilon(1e-5)
     least = int(str(refused.value).split("from about ")[1].split()[0])

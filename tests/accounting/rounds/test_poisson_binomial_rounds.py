@@ -5,18 +5,16 @@ import math
 
 import numpy as np
 import pytest
+from histories import accountant_of
 from scipy import stats
 from thinning import first_fast
 
-from shuffle_plugins.accounting import PoissonBinomialRound, Sampling, ShuffleAccountant
-from shuffle_plugins.accounting.losses.distribution import COARSE, FINE, SINGLE
+from shuffle_plugins.accounting import PoissonBinomialRound, Sampling
+from shuffle_plugins.accounting.losses.distribution import COARSE, FINE
 from shuffle_plugins.accounting.pairs.bits import leaning_instance
 from shuffle_plugins.accounting.pairs.noise import (
     CUT_TAIL,
-    _binomial,
     _fewest_coins,
-    _Law,
-    _shift,
     gaussian_profile,
     score_cover,
 )
@@ -38,8 +36,7 @@ def single(**changes):
 
 
 def cost(one, *, num_steps=1):
-    accountant = ShuffleAccountant()
-    accountant.step(one, num_steps=num_steps)
+    accountant = accountant_of((one, num_steps))
     return accountant.epsilon(DELTA)
 
 
@@ -82,39 +79,11 @@ def test_the_cover_is_nearly_the_fisher_information_of_a_large_crowd():
         assert 1 < (score_cover(crowd=crowd, own=3, flip=flip).shift / least) ** 2 < most
 
 
-def test_revealing_all_but_fair_coins_costs_more_and_is_covered_too():
-    flip, crowd = 0.45, 20_000
-    coins = _shift([_Law.of_coins(_fewest_coins(crowd, flip), flip, own=2)], start=1e-4)
-    cover = score_cover(crowd=crowd, own=2, flip=flip)
-    assert cover.shift < coins < 1.2 * cover.shift
-    vast = score_cover(crowd=10**9, own=2, flip=flip)
-    assert vast.shift == pytest.approx(cover.shift * math.sqrt(crowd / 10**9), rel=0.1)
-
-
 @pytest.mark.parametrize(("crowd", "flip"), [(400, 0.45), (20_000, 0.1), (10**6, 0.001), (10**9, 0.3)])
 def test_fewer_fair_coins_are_tossed_as_rarely_as_is_charged(crowd, flip):
     coins = _fewest_coins(crowd, flip)
     assert coins > 0
     assert stats.binom.logcdf(coins - 1, crowd, 2 * flip) < -CUT_TAIL
-
-
-@pytest.mark.parametrize(("trials", "chance"), [(0, 0.3), (1, 0.3), (30, 0.5), (5000, 0.02)])
-def test_a_crowds_count_is_binomial(trials, chance):
-    low, mass = _binomial(trials, chance, room=1)
-    np.testing.assert_allclose(mass, stats.binom.pmf(low + np.arange(len(mass)), trials, chance), rtol=1e-11)
-
-
-def test_scores_and_what_they_exceed_are_sums_over_all_counts():
-    """A score is the change of the count's law per change of v, over the law at v = −1."""
-    flip, others = 0.2, counted([0.2, 0.2, 0.8, 0.5, 0.3])
-    law, changed = (np.convolve(others, [1 - chance, chance]) for chance in (flip, 1 - flip))
-    score = (changed - law) / 2 / law
-    found = _Law.of(others, flip, first=0, lowest=0, highest=len(law))
-    np.testing.assert_allclose(found.score, score, rtol=1e-12)
-    above = [law @ np.maximum(score - x, 0) for x in score]
-    below = [law @ np.maximum(x - score, 0) for x in score]
-    np.testing.assert_allclose(found.above, above, rtol=1e-11, atol=1e-15)
-    np.testing.assert_allclose(found.below, below, rtol=1e-11, atol=1e-15)
 
 
 def test_no_dataset_of_three_clients_costs_more_than_certified():
@@ -123,8 +92,7 @@ def test_no_dataset_of_three_clients_costs_more_than_certified():
     gain = 1 - 2 * flip
     grid = [v for v in itertools.product((-1, -0.5, 0, 0.5, 1), repeat=2) if math.hypot(*v) <= 1]
     one = PoissonBinomialRound(dim=2, bits=2, flip=flip, distance=2.0, population=3, cohort=3)
-    accountant = ShuffleAccountant()
-    accountant.step(one)
+    accountant = accountant_of(one)
     bounds = {epsilon: accountant.delta(epsilon).upper for epsilon in (0.05, 0.2, 0.5, 1.0)}
 
     def view(data):
@@ -188,8 +156,7 @@ def test_the_lower_end_is_a_real_dataset_enumerated(changes):
     rate = one.sampling_rate * (one.participation or 1.0)
     q = view(rest, rest)
     p = rate * view(v, rest) + (1 - rate) * q
-    accountant = ShuffleAccountant()
-    accountant.step(one)
+    accountant = accountant_of(one)
     for epsilon in (0.0, 0.02, 0.1, 0.3):
         exact = max(np.maximum(a - math.exp(epsilon) * b, 0).sum() for a, b in ((p, q), (q, p)))
         found = accountant.delta(epsilon)
@@ -207,7 +174,7 @@ def test_many_bits_of_one_client_are_listed_as_far_as_they_reach(opposite):
     p, q = (
         np.convolve(crowd, stats.binom.pmf(np.arange(own + 1), own, chance)) for chance in (0.5 + bias, rest)
     )
-    found = leaning_instance(bias=bias, others=others, own=own, opposite=opposite, resolution=SINGLE)
+    found = leaning_instance(bias=bias, others=others, own=own, opposite=opposite, resolution=FINE)
     mean = float((p * np.log(np.maximum(p, 1e-300) / np.maximum(q, 1e-300))).sum())
     for epsilon in (0.0, 0.5 * mean, mean, 1.2 * mean):
         exact = np.maximum(p - math.exp(epsilon) * q, 0).sum()
@@ -267,12 +234,12 @@ MANY = PoissonBinomialRound(
 def test_an_instance_of_many_coordinates_is_a_bound_in_both_directions(resolution):
     """What rounding takes off one coordinate's law comes to a few per cent of the mass of sixty thousand."""
     [family] = MANY.lower_families
-    for law in (MANY.lower_losses(family, resolution), MANY.reversed_lower_losses(family, resolution)):
+    for law in (MANY.lower_losses(family, resolution), MANY.lower_losses(family, resolution, exchanged=True)):
         assert 0.99 < law.p.sum() <= 1
         assert law.q.sum() <= 1
         assert law.p * np.exp(-law.loss) == pytest.approx(law.q, rel=1e-9)
     exact = 60_000 * binary_kl(0.5 * 0.002 / 2, crowd=49)
-    forwards = MANY.lower_losses(family, SINGLE)
+    forwards = MANY.lower_losses(family, FINE)
     assert 0.99 * exact < (forwards.p * forwards.loss).sum() <= exact * (1 + 1e-9)
 
 
@@ -287,8 +254,7 @@ def binary_kl(bias: float, *, crowd: int) -> float:
 
 @pytest.mark.parametrize("delta", [1e-2, 1e-5])
 def test_the_ends_of_many_coordinates_do_not_cross_over_rounds(delta):
-    accountant = ShuffleAccountant()
-    accountant.step(MANY, num_steps=20)
+    accountant = accountant_of((MANY, 20))
     found = accountant.epsilon(delta)
     assert 0.85 * found.upper < found.lower < found.upper
 

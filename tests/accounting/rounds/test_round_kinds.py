@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from brute_force import hockey_stick, neighbours, shuffled_law
-from thinning import first_fast
+from histories import accountant_of, shuffled
 
 from shuffle_plugins.accounting import (
     Adversary,
@@ -27,23 +27,14 @@ from shuffle_plugins.accounting import (
     Sampling,
     SeveralReportsRound,
     ShuffleAccountant,
-    ShuffleRound,
     SumRound,
     Tag,
     TaggedRound,
-    pair_epsilon_interval,
 )
 from shuffle_plugins.accounting.composition.pld import LossComposition
 from shuffle_plugins.accounting.pairs import shuffle as losses
 
 VIOLATION = 1e-12
-
-
-def accountant_of(*entries: tuple[ShuffleRound, int], method: str = "pld") -> ShuffleAccountant:
-    accountant = ShuffleAccountant(method=method)
-    for shuffle_round, steps in entries:
-        accountant.step(shuffle_round, num_steps=steps)
-    return accountant
 
 
 def response(bit: int, local_epsilon: float) -> tuple[tuple[int, float], ...]:
@@ -91,10 +82,8 @@ def check_in_law(
 def test_a_check_in_hides_among_everybody_even_if_later_rounds_follow_earlier_ones(
     clients: int, local_epsilon: float
 ) -> None:
-    pass_ = ShuffleRound(
-        local_epsilon=local_epsilon, population=clients, cohort=clients / 2, sampling="check-in"
-    )
-    accountant = accountant_of((pass_, 1))
+    pass_ = shuffled(local_epsilon, clients, clients / 2, sampling="check-in", channel_fixed=False)
+    accountant = accountant_of(pass_)
     bounds = {share: accountant.delta(share * local_epsilon).upper for share in (0.0, 0.1, 0.3, 0.7)}
     rng = np.random.default_rng(clients)
     worst = 0.0
@@ -123,20 +112,12 @@ def test_a_check_in_hides_among_everybody_even_if_later_rounds_follow_earlier_on
 
 
 def test_a_server_sees_who_checks_in() -> None:
-    pass_ = ShuffleRound(
-        local_epsilon=1.0, population=10_000, cohort=100, sampling="check-in", adversary="server"
+    pass_ = shuffled(1.0, 10_000, 100, sampling="check-in", adversary="server", channel_fixed=False)
+    hidden = shuffled(1.0, 10_000, 100, sampling="check-in", channel_fixed=False)
+    everybody = shuffled(
+        1.0, 10_000, 10_000, sampling="full", mechanism="binary-rr", blanket=Blanket.generic(1.0)
     )
-    hidden = ShuffleRound(local_epsilon=1.0, population=10_000, cohort=100, sampling="check-in")
-    everybody = ShuffleRound(
-        local_epsilon=1.0,
-        population=10_000,
-        cohort=10_000,
-        sampling="full",
-        mechanism="binary-rr",
-        blanket=Blanket.generic(1.0),
-        channel_fixed=True,
-    )
-    batch = ShuffleRound(local_epsilon=1.0, population=100, cohort=100, sampling="full", channel_fixed=True)
+    batch = shuffled(1.0, 100, 100, sampling="full")
     seen, unseen, full, alone = (
         accountant_of((r, 3)).epsilon(1e-6) for r in (pass_, hidden, everybody, batch)
     )
@@ -171,15 +152,10 @@ def sequential_law(
 def test_inputs_may_follow_from_earlier_reports_of_the_round(
     clients: int, local_epsilon: float, blanket: Callable[[float], Blanket]
 ) -> None:
-    adaptive = ShuffleRound(
-        local_epsilon=local_epsilon,
-        population=clients,
-        cohort=clients,
-        mechanism="sequential",
-        blanket=blanket(local_epsilon),
-        channel_fixed=True,
+    adaptive = shuffled(
+        local_epsilon, clients, clients, mechanism="sequential", blanket=blanket(local_epsilon)
     )
-    accountant = accountant_of((adaptive, 1))
+    accountant = accountant_of(adaptive)
     rng = np.random.default_rng(clients)
     histories = [h for length in range(clients) for h in itertools.product((0, 1), repeat=length)]
     for _ in range(60):
@@ -200,35 +176,6 @@ def test_inputs_may_follow_from_earlier_reports_of_the_round(
             assert hockey_stick(p, q, share * local_epsilon) <= bound + VIOLATION
 
 
-@first_fast(
-    ("local_epsilon", "population", "delta", "expected"),
-    [
-        (0.5, 10**4, 1e-6, 0.0204015),
-        (1.0, 10**4, 1e-6, 0.0530054),
-        (2.0, 10**4, 1e-6, 0.1550453),
-        (4.0, 10**4, 1e-6, 0.6009091),
-        (1.0, 10**6, 1e-8, 0.0061255),
-        (4.0, 10**6, 1e-8, 0.0641969),
-    ],
-    fast=5,
-)
-def test_clones_pair_has_the_values_of_an_independent_evaluator(
-    local_epsilon: float, population: int, delta: float, expected: float
-) -> None:
-    adaptive = ShuffleRound(
-        local_epsilon=local_epsilon,
-        population=population,
-        cohort=population,
-        mechanism="sequential",
-        blanket=Blanket.clones(local_epsilon),
-        channel_fixed=True,
-    )
-    low, high = pair_epsilon_interval(accountant_of((adaptive, 1)), delta)
-    assert low <= expected * (1 + 1e-5)
-    assert high >= expected * (1 - 1e-5)
-    assert high <= low * 1.006
-
-
 # -- (ε0, δ0) -----------------------------------------------------------------------------------------------
 
 
@@ -243,18 +190,7 @@ def leaky_channel(local_epsilon: float, local_delta: float) -> np.ndarray:
 @pytest.mark.parametrize(("population", "cohort"), [(2, 2), (4, 4), (5, 3)])
 def test_approximate_reports_are_dominated(local_delta: float, population: int, cohort: int) -> None:
     channel = leaky_channel(1.0, local_delta)
-    accountant = accountant_of(
-        (
-            ShuffleRound(
-                local_epsilon=1.0,
-                local_delta=local_delta,
-                population=population,
-                cohort=cohort,
-                channel_fixed=True,
-            ),
-            1,
-        )
-    )
+    accountant = accountant_of(shuffled(1.0, population, cohort, local_delta=local_delta))
     for one, two in neighbours(2, population):
         p, q = (shuffled_law(channel, data, cohort=cohort) for data in (one, two))
         for epsilon in (0.0, 0.2, 0.7):
@@ -262,18 +198,9 @@ def test_approximate_reports_are_dominated(local_delta: float, population: int, 
 
 
 def test_the_charge_for_approximate_reports_is_theorem_3_8s() -> None:
-    exact = ShuffleRound(local_epsilon=1.0, population=10**4, cohort=10**4, channel_fixed=True)
-    approximate = ShuffleRound(
-        local_epsilon=1.0, population=10**4, cohort=10**4, local_delta=1e-14, channel_fixed=True
-    )
-    adaptive = ShuffleRound(
-        local_epsilon=1.0,
-        population=10**4,
-        cohort=10**4,
-        mechanism="sequential",
-        blanket=Blanket.clones(1.0),
-        channel_fixed=True,
-    )
+    exact = shuffled(1.0, 10**4, 10**4)
+    approximate = shuffled(1.0, 10**4, 10**4, local_delta=1e-14)
+    adaptive = shuffled(1.0, 10**4, 10**4, mechanism="sequential", blanket=Blanket.clones(1.0))
     steps, epsilon = 50, 0.4
     charge = (math.exp(epsilon) + 1) * (1 + math.exp(-1) / 2) * 1e4 * 1e-14 * steps
     pure = accountant_of((adaptive, steps)).delta(epsilon).upper
@@ -300,18 +227,13 @@ def test_the_charge_for_approximate_reports_is_theorem_3_8s() -> None:
     ],
 )
 def test_every_client_that_reports_is_charged(sampling: str, adversary: str, reports: float) -> None:
-    leaky = ShuffleRound(
-        local_epsilon=0.7, local_delta=1e-9, population=1_000, cohort=200, sampling=sampling,
-        adversary=adversary, channel_fixed=True,
-    )  # fmt: skip
+    leaky = shuffled(0.7, 1_000, 200, local_delta=1e-9, sampling=sampling, adversary=adversary)  # fmt: skip
     charge = reports * 1e-9 * (1 + math.exp(-0.7) / 2)
     assert leaky.replacement_distance == pytest.approx(charge, rel=1e-12)
 
 
 def test_too_much_local_delta_fails_with_advice() -> None:
-    loud = ShuffleRound(
-        local_epsilon=1.0, population=10**4, cohort=10**4, local_delta=1e-8, channel_fixed=True
-    )
+    loud = shuffled(1.0, 10**4, 10**4, local_delta=1e-8)
     accountant = accountant_of((loud, 1000))
     with pytest.raises(ValueError, match="smaller δ0"):
         accountant.epsilon(1e-6)
@@ -323,29 +245,19 @@ def test_too_much_local_delta_fails_with_advice() -> None:
     assert few.epsilon(1e-6).upper == pytest.approx(10.0)
     assert few.epsilon(1e-6).upper_bound == "local epsilon, no amplification"
     with pytest.raises(ValueError, match="local_delta"):
-        ShuffleRound(local_epsilon=1.0, population=10, cohort=10, local_delta=-0.1, channel_fixed=True)
+        shuffled(1.0, 10, 10, local_delta=-0.1)
     with pytest.raises(ValueError, match="leave out its blanket"):
-        ShuffleRound(
-            local_epsilon=1.0,
-            population=10,
-            cohort=10,
-            local_delta=0.1,
-            mechanism="binary-rr",
-            blanket=Blanket.bit(1.0),
-            channel_fixed=True,
-        )
+        shuffled(1.0, 10, 10, local_delta=0.1, mechanism="binary-rr", blanket=Blanket.bit(1.0))
 
 
 # -- received counts ----------------------------------------------------------------------------------------
 
 
 def test_a_received_count_costs_what_its_cohort_costs() -> None:
-    announced = ShuffleRound(
-        local_epsilon=1.0, population=10_000, cohort=500.5, sampling="poisson", channel_fixed=True
-    )
+    announced = shuffled(1.0, 10_000, 500.5, sampling="poisson")
     for count in (1, 480, 10_000):
         received = announced.received(count)
-        fixed = ShuffleRound(local_epsilon=1.0, population=10_000, cohort=count, channel_fixed=True)
+        fixed = shuffled(1.0, 10_000, count)
         assert received == fixed
     few, many = (
         accountant_of((announced.received(k), 20)).epsilon(1e-6, lower=False).upper for k in (400, 600)
@@ -355,7 +267,7 @@ def test_a_received_count_costs_what_its_cohort_costs() -> None:
         with pytest.raises(ValueError, match="reports"):
             announced.received(bad)
     with pytest.raises(ValueError, match="known beforehand"):
-        ShuffleRound(local_epsilon=1.0, population=10, cohort=5, channel_fixed=True).received(5)
+        shuffled(1.0, 10, 5).received(5)
 
 
 # -- histories of all kinds ---------------------------------------------------------------------------------
@@ -368,7 +280,7 @@ TAGS = (Tag(local_epsilon=1.0, count=3, places=True, lean=0.5), Tag(local_epsilo
 @pytest.mark.parametrize(
     "one",
     [
-        ShuffleRound(local_epsilon=1.0, population=90, cohort=9, sampling="epoch", adversary="server"),
+        shuffled(1.0, 90, 9, sampling="epoch", adversary="server", channel_fixed=False),
         SampledRecordsRound(local_epsilon=1.0, **EVERYBODY, records_per_client=5, samples_per_client=2),
         SeveralReportsRound(
             report_epsilon=1.0, reports_per_client=3, mechanism="binary-rr", blanket=Blanket.bit(1.0),
@@ -400,19 +312,14 @@ def test_a_state_comes_back_as_the_same_round(one: Round) -> None:
 
 
 def test_rounds_of_every_kind_compose_in_any_order_and_survive_a_checkpoint() -> None:
-    common = {"local_epsilon": 1.0, "population": 2_000}
     rounds = [
-        ShuffleRound(**common, cohort=200, channel_fixed=True),
-        ShuffleRound(**common, cohort=150.5, sampling="poisson", channel_fixed=True),
-        ShuffleRound(**common, cohort=200, sampling="check-in"),
-        ShuffleRound(**common, cohort=200, sampling="single-pass", channel_fixed=True),
-        ShuffleRound(
-            **common, cohort=200, mechanism="binary-rr", blanket=Blanket.bit(1.0), channel_fixed=True
-        ),
-        ShuffleRound(
-            **common, cohort=200, mechanism="sequential", blanket=Blanket.clones(1.0), channel_fixed=True
-        ),
-        ShuffleRound(**common, cohort=200, local_delta=1e-13, channel_fixed=True),
+        shuffled(1.0, 2_000, 200),
+        shuffled(1.0, 2_000, 150.5, sampling="poisson"),
+        shuffled(1.0, 2_000, 200, sampling="check-in", channel_fixed=False),
+        shuffled(1.0, 2_000, 200, sampling="single-pass"),
+        shuffled(1.0, 2_000, 200, mechanism="binary-rr", dim=1),
+        shuffled(1.0, 2_000, 200, mechanism="sequential", blanket=Blanket.clones(1.0)),
+        shuffled(1.0, 2_000, 200, local_delta=1e-13),
     ]
     entries = [(r, i + 1) for i, r in enumerate(rounds)]
     forward, backward = accountant_of(*entries), accountant_of(*entries[::-1])
@@ -429,14 +336,7 @@ def test_rounds_of_every_kind_compose_in_any_order_and_survive_a_checkpoint() ->
 @pytest.mark.parametrize("kind", ["upper", "lower"])
 @pytest.mark.parametrize("steps", [1, 30])
 def test_cohorts_of_random_size_put_together_one_by_one_keep_their_side(kind: str, steps: int) -> None:
-    drawn = ShuffleRound(
-        local_epsilon=2.0,
-        population=4000,
-        cohort=400,
-        sampling=Sampling.POISSON,
-        adversary=Adversary.SERVER,
-        channel_fixed=True,
-    )
+    drawn = shuffled(2.0, 4000, 400, sampling=Sampling.POISSON, adversary=Adversary.SERVER)
     mixture = drawn.dominating_pair()
     assert len(mixture.pairs) > 10
     # All outcomes of all components, none put together.

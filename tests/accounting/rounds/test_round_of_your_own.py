@@ -10,6 +10,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from histories import accountant_of
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
@@ -26,7 +27,6 @@ from shuffle_plugins.accounting import (
     SumRound,
     finite_losses,
 )
-from shuffle_plugins.accounting.losses.distribution import FINE
 
 PAGE = (Path(__file__).parents[3] / "docs/guides/extending.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.split("## A round of your own")[1], re.M | re.S)
@@ -71,8 +71,7 @@ def test_sampling_and_renyi_orders_apply_to_it(page: ModuleType) -> None:
     fields = {"noise_multiplier": 2.0, "population": 1000, "cohort": 10, "sampling": "without-replacement"}
     found = {}
     for method in ("pld", "rdp"):
-        accountant = ShuffleAccountant(method=method)
-        accountant.step(page.GaussianRound(**fields), num_steps=100)
+        accountant = accountant_of((page.GaussianRound(**fields), 100), method=method)
         found[method] = accountant.epsilon(1e-6)
     assert (
         0 < found["pld"].lower < found["pld"].upper < found["rdp"].upper < exact_epsilon(2.0, 100, 1e-6) / 10
@@ -248,8 +247,7 @@ def test_a_kind_whose_state_is_another_rounds_is_not_recorded() -> None:
 )
 def test_answers_that_are_none_are_refused(wrong: str, said: str) -> None:
     def epsilon(wrong: str) -> float:
-        accountant = ShuffleAccountant()
-        accountant.step(Careless(population=9, cohort=9, sampling="full", wrong=wrong))
+        accountant = accountant_of(Careless(population=9, cohort=9, sampling="full", wrong=wrong))
         return accountant.epsilon(1e-6, lower=False).upper
 
     assert 0.999 < epsilon("") < 1.001
@@ -270,19 +268,10 @@ def test_what_a_law_leaves_out_unsaid_is_charged_every_round(side: str) -> None:
             return replace(whole, **{side: getattr(whole, side) * (1 - short)}, symmetric=False)
 
     def delta(kind: type[Careless]) -> float:
-        accountant = ShuffleAccountant()
-        accountant.step(kind(population=9, cohort=9, sampling="full"), num_steps=steps)
+        accountant = accountant_of((kind(population=9, cohort=9, sampling="full"), steps))
         return accountant.delta(9.99).upper
 
     assert delta(Short) >= delta(Careless) * (1 - short) ** steps + 0.99 * steps * short
-
-
-def test_a_kind_without_instances_has_no_losses_from_below() -> None:
-    silent = Careless(population=9, cohort=9, sampling="full")
-    assert silent.lower_families == ()
-    for ask in (silent.lower_losses, silent.reversed_lower_losses):
-        with pytest.raises(ValueError, match="a Careless has no instance 'any'"):
-            ask("any", FINE)
 
 
 def test_a_kind_made_of_shuffles_is_no_shuffle_in_a_federated_history() -> None:
@@ -291,8 +280,3 @@ def test_a_kind_made_of_shuffles_is_no_shuffle_in_a_federated_history() -> None:
         each = kind(local_epsilon=1.0, population=50, cohort=50, sampling=Sampling.FULL)
         made[kind] = FederatedRound(observer=each, server=each, local_epsilon=1.0, local_delta=0.0)
     assert made[ShuffleRound].kind != made[LouderShuffle].kind
-
-
-def test_a_sum_of_which_no_two_numbers_are_known_has_no_lower_end() -> None:
-    assert SILENT.lower_families == ()
-    assert len(replace(SILENT, attained=1).lower_families) == 1

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from histories import accountant_of
 from scipy.stats import binom, norm
 from thinning import first_fast
 
@@ -13,7 +14,6 @@ from shuffle_plugins.accounting import (
     FederatedAccountant,
     FederatedRound,
     Round,
-    ShuffleAccountant,
     SumRound,
     Tag,
     TaggedRound,
@@ -31,8 +31,7 @@ def single(**changes):
 
 
 def cost(one, *, num_steps=1, delta=DELTA):
-    accountant = ShuffleAccountant()
-    accountant.step(one, num_steps=num_steps)
+    accountant = accountant_of((one, num_steps))
     return accountant.epsilon(delta)
 
 
@@ -74,8 +73,7 @@ def test_no_dataset_of_two_clients_costs_more_than_certified(share):
         participation=share,
         norm=2.0,
     )
-    accountant = ShuffleAccountant()
-    accountant.step(one)
+    accountant = accountant_of(one)
     bounds = {epsilon: accountant.delta(epsilon) for epsilon in (0.05, 0.2, 0.5, 1.0)}
     worst = dict.fromkeys(bounds, 0.0)
     for other in [(0, 0), (2, 0), (1, -1)]:
@@ -99,8 +97,7 @@ def test_categories_and_numbers_are_covered_too(share):
         (numbers, [(0,), (1,), (2,), (3,)]),
     ]
     for protocol, data in cases:
-        accountant = ShuffleAccountant()
-        accountant.step(protocol.round(participation=share))
+        accountant = accountant_of(protocol.round(participation=share))
         for other in (data[0], data[-1]):
             laws = [seen([x, other], coins=coins, share=share, reach=6) for x in data]
             for p, q in itertools.permutations(laws, 2):
@@ -178,8 +175,7 @@ def test_secret_participation_in_tagged_rounds_by_enumeration():
         participation=share,
         opposite=True,
     )
-    accountant = ShuffleAccountant()
-    accountant.step(one)
+    accountant = accountant_of(one)
 
     def bits(values):
         law = np.ones(1)

@@ -7,14 +7,13 @@ from itertools import pairwise
 import mpmath
 import numpy as np
 import pytest
+from histories import accountant_of
 from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 from shuffle_plugins.accounting import ShuffleAccountant, SumRound
 from shuffle_plugins.accounting.losses.distribution import FINE
 from shuffle_plugins.accounting.pairs.noise import (
-    _cell_mass,
-    _left_out,
     _three_points,
     binomial_losses,
     covering_deviation,
@@ -32,34 +31,13 @@ def single(**changes):
 
 
 def spent(sum_round, delta, *, num_steps=1):
-    accountant = ShuffleAccountant()
-    accountant.step(sum_round, num_steps=num_steps)
+    accountant = accountant_of((sum_round, num_steps))
     return accountant.epsilon(delta)
 
 
 def test_a_delta_below_all_that_is_known_of_a_sum_is_refused():
     with pytest.raises(ValueError, match="no ε at δ=1e-41 can be certified"):
         spent(single(sensitivity=10.0, attained=10, trials=2**16, dim=1), 1e-41)
-
-
-@pytest.mark.parametrize("trials", [64, 65, 200, 2001])
-def test_the_distance_is_that_of_the_channel_written_out(trials):
-    # The channel again, from the normal distribution function instead of a series.
-    cover, points = gaussian_cover(trials), _three_points(trials)
-    counts = np.arange(trials + 1)
-    centred = counts - trials / 2
-    image = np.zeros(trials + 1)
-    for at, mass in (
-        (0.0, 1 - points.outer),
-        (points.reach, points.outer / 2),
-        (-points.reach, points.outer / 2),
-    ):
-        image += mass * np.diff(
-            norm.cdf(np.append(centred - 0.5, centred[-1] + 0.5) - at, scale=cover.deviation)
-        )
-    outside = max(0.0, 1 - image.sum())
-    distance = (np.abs(binom.pmf(counts, trials, 0.5) - image).sum() + outside) / 2
-    assert cover.distance == pytest.approx(distance, rel=1e-6, abs=1e-14)
 
 
 @pytest.mark.parametrize("trials", [64, 65, 131])
@@ -108,28 +86,6 @@ def test_huge_numbers_of_coins_are_covered_in_parts():
     assert whole.distance == pytest.approx(parts, rel=1e-12, abs=0)
 
 
-@pytest.mark.parametrize(("deviation", "apart"), [(4.0, 1e-11), (10.0, 2e-14)])
-def test_a_cells_mass_is_that_of_the_normal_distribution_function(deviation, apart):
-    """But for the terms of its series that are left out."""
-    with mpmath.workdps(40):
-        for centre in (0.0, 3.5, 12.0, 5 * deviation):
-            found = float(_cell_mass(np.array([centre], dtype=np.longdouble), deviation)[0])
-            exact = mpmath.ncdf((centre + 0.5) / deviation) - mpmath.ncdf((centre - 0.5) / deviation)
-            assert found == pytest.approx(float(exact), rel=apart, abs=0)
-
-
-@pytest.mark.parametrize("deviation", [3.0, 4.0])
-def test_all_cells_together_are_off_by_what_is_charged_for_their_series(deviation):
-    centres = np.arange(-12 * int(deviation), 12 * int(deviation) + 1)
-    found = _cell_mass(centres.astype(np.longdouble), deviation)
-    with mpmath.workdps(30):
-        exact = [
-            mpmath.ncdf((c + 0.5) / deviation) - mpmath.ncdf((c - 0.5) / deviation) for c in centres.tolist()
-        ]
-        off = mpmath.fsum(abs(mpmath.mpf(str(mass)) - each) for mass, each in zip(found, exact, strict=True))
-    assert _left_out(deviation) / 100 < off <= _left_out(deviation)
-
-
 def exact_delta(shifts, trials, epsilon):
     """δ of Σ x + Bin(trials, ½) per coordinate, for records apart by ``shifts``, by listing all outcomes."""
     counts = np.arange(-max(shifts), trials + max(shifts) + 1)
@@ -144,8 +100,7 @@ def exact_delta(shifts, trials, epsilon):
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 2.0, 3.0])
 def test_no_pair_of_small_vectors_leaks_more_than_certified(trials, epsilon):
     sensitivity = 5.0
-    certified = ShuffleAccountant()
-    certified.step(single(sensitivity=sensitivity, attained=5, trials=trials, dim=2))
+    certified = accountant_of(single(sensitivity=sensitivity, attained=5, trials=trials, dim=2))
     bound = certified.delta(epsilon)
     attained = 0.0
     for shifts in itertools.product(range(6), repeat=2):
@@ -163,8 +118,7 @@ def test_sampling_is_counted_right_by_listing_outcomes():
     counts = np.arange(-5, trials + 6)
     q = binom.pmf(counts, trials, 0.5)
     p = (1 - gamma) * q + gamma * binom.pmf(counts - 5, trials, 0.5)
-    accountant = ShuffleAccountant()
-    accountant.step(sum_round)
+    accountant = accountant_of(sum_round)
     for epsilon in (0.02, 0.1, 0.3):
         found = accountant.delta(epsilon)
         exact = max(
@@ -279,8 +233,7 @@ def test_a_large_epsilon_is_certified_above_the_exact_one(steps):
     """Where e^ε times the distance is more than δ: one round by its outcomes, more by the Gaussian's ε."""
     trials, shift = 1 << 16, 560
     sum_round = single(sensitivity=float(shift), attained=shift, trials=trials, dim=1)
-    accountant = ShuffleAccountant()
-    accountant.step(sum_round, num_steps=steps)
+    accountant = accountant_of((sum_round, steps))
     for delta in (1e-5, 1e-12):
         found = accountant.epsilon(delta)
         assert (1 + math.exp(found.upper)) * steps * sum_round.replacement_distance > delta

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from histories import accountant_of
 from thinning import first_fast
 
 from shuffle_plugins.accounting import Adversary, Sampling, ShuffleAccountant, Tag, TaggedRound
@@ -112,8 +113,7 @@ def test_no_dataset_costs_more_than_certified_and_one_as_much_as_attained(
     pairs += [pair for pair in itertools.permutations(every, 2) if len(every) <= 4]
     found = np.array(list(profiles(population, cohort, kinds, pairs)))
     worst = found.max(axis=0)
-    accountant = ShuffleAccountant()
-    accountant.step(tagged(kinds, population=population, cohort=cohort))
+    accountant = accountant_of(tagged(kinds, population=population, cohort=cohort))
     bounds = [accountant.delta(e) for e in EPSILONS]
     assert worst.max() > 0.05
     for exact, bound in zip(worst, bounds, strict=True):
@@ -141,37 +141,13 @@ def test_sampling_each_tag_anew_would_promise_too_much() -> None:
     assert exact <= accountant.delta(1.0).upper <= 1.001 * exact
 
 
-@pytest.mark.parametrize(
-    ("tags", "reports"), [(((0.3, 400, False),), 2000), (((0.5, 20, True), (1.0, 5, False)), 500)]
-)
-def test_without_sampling_it_is_the_composition_of_its_tags(
-    tags: tuple[tuple[float, int, bool], ...], reports: int
-) -> None:
-    whole = TaggedRound(
-        tags=tuple(Tag(local_epsilon=e, count=count, places=places) for e, count, places in tags),
-        population=reports,
-        cohort=reports,
-        opposite=True,
-    )
-    together, apart = ShuffleAccountant(), ShuffleAccountant()
-    together.step(whole, num_steps=3)
-    for tag, count in ((each.shuffled(whole.reports), each.count) for each in whole.tags):
-        apart.step(tag, num_steps=3 * count)
-    first, second = together.epsilon(1e-6), apart.epsilon(1e-6)
-    assert first.upper == pytest.approx(second.upper, rel=1e-3)
-    assert first.lower == pytest.approx(second.lower, rel=1e-3)
-    assert first.lower <= second.upper
-    assert second.lower <= first.upper
-
-
 def test_sampling_composition_and_the_server() -> None:
     tags = (Tag(local_epsilon=0.5, count=50, places=False),)
     alone = TaggedRound(tags=tags, population=500, cohort=500, opposite=True)
     sampled = replace(alone, population=10_000, sampling=Sampling.WITHOUT_REPLACEMENT)
 
     def spent(tagged_round: TaggedRound, steps: int) -> tuple[float, float]:
-        accountant = ShuffleAccountant()
-        accountant.step(tagged_round, num_steps=steps)
+        accountant = accountant_of((tagged_round, steps))
         found = accountant.epsilon(1e-6)
         return found.lower, found.upper
 
@@ -186,8 +162,7 @@ def test_sampling_composition_and_the_server() -> None:
 
 def test_what_a_client_reveals_to_all_is_the_cap() -> None:
     tiny = tagged([(0.01, 1)] * 2, population=2, cohort=2)
-    accountant = ShuffleAccountant()
-    accountant.step(tiny)
+    accountant = accountant_of(tiny)
     assert tiny.local_epsilon == pytest.approx(0.02)
     assert accountant.epsilon(1e-12).upper <= 0.02
 
@@ -211,8 +186,7 @@ def test_tags_too_many_or_too_quiet_for_a_law_cost_their_local_guarantees() -> N
         (Tag(local_epsilon=1.0, count=10**9, places=False), 1e9),
         (Tag(local_epsilon=1e-9, count=1, places=False), 1e-9),
     ):
-        accountant = ShuffleAccountant()
-        accountant.step(TaggedRound(tags=(tag,), population=1, cohort=1, opposite=True))
+        accountant = accountant_of(TaggedRound(tags=(tag,), population=1, cohort=1, opposite=True))
         assert 0 <= accountant.epsilon(1e-12, lower=False).upper <= most
         assert accountant.epsilon(1e-12).upper == accountant.epsilon(1e-12, lower=False).upper
 
@@ -226,8 +200,7 @@ def test_a_single_tag_on_a_sample_costs_no_more_than_the_shuffle_of_its_messages
     )
     found = []
     for each in (tagged, tag.sampled(population=10_000, cohort=500)):
-        accountant = ShuffleAccountant()
-        accountant.step(each)
+        accountant = accountant_of(each)
         found.append(accountant.epsilon(1e-6))
     assert found[0].upper <= found[1].upper * (1 + 1e-6)
     assert found[0].upper <= 1.05 * found[0].lower

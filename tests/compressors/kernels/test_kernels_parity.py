@@ -22,11 +22,11 @@ from shuffle_plugins.compressors import seeds
 from shuffle_plugins.compressors.hadamard import hadamard_transform, padded_transform
 from shuffle_plugins.compressors.kernels import triton_signs
 from shuffle_plugins.compressors.kernels.signs import (
-    decode_signs_torch,
+    decode_signs,
     encode_signs_torch,
-    gather_signs_torch,
-    pack_signs_torch,
-    unpack_signs_torch,
+    gather_signs,
+    pack_signs,
+    unpack_signs,
 )
 from shuffle_plugins.compressors.kernels.triton_hadamard import transform_rows_triton
 from shuffle_plugins.compressors.kernels.triton_seeds import expand_triton, sum_triton
@@ -207,9 +207,10 @@ def test_encoded_signs_of_what_is_not_a_number():
 @pytest.mark.parametrize(("clients", "dim", "count"), [(1, 1, 1), (40, 9, 3), (5_000, 7, 1)])
 def test_gathered_signs(clients, dim, count):
     x, indices = batch(clients, dim), SeededRandomness(2).integers(dim, (clients, count))
-    given = {"scale": 1.3, "rule": SignThresholds(low=1 << 58), "draw": SeededRandomness(1).keystream()}
-    result = gather_signs_triton(x.to(DEVICE), indices.to(DEVICE), **given).cpu()
-    assert torch.equal(result, gather_signs_torch(Rows(x), indices, **given))
+    given = {"scale": 1.3, "draw": SeededRandomness(1).keystream()}
+    rule = SignThresholds(low=1 << 58)
+    result = gather_signs_triton(x.to(DEVICE), indices.to(DEVICE), rule=rule, **given).cpu()
+    assert torch.equal(result, gather_signs(x, indices, low_threshold=rule.low, **given))
 
 
 @pytest.mark.parametrize("columns", [1, 31, 33, 100, 5_000])
@@ -218,11 +219,11 @@ def test_bits(rows, columns):
     rows = min(rows, 20_000 // columns)
     bits = SeededRandomness(1).integers(2, (rows, columns)).to(torch.uint8)
     packed = pack_signs_triton(bits.to(DEVICE))
-    assert torch.equal(packed.cpu(), pack_signs_torch(bits))
+    assert torch.equal(packed.cpu(), pack_signs(bits))
     assert torch.equal(unpack_signs_triton(packed, columns=columns).cpu(), bits)
     assert torch.equal(decode_signs_triton(packed, columns=columns).cpu(), bits.sum(dim=0, dtype=torch.int64))
-    assert torch.equal(unpack_signs_torch(packed, columns=columns).cpu(), bits)
-    assert torch.equal(decode_signs_torch(packed, columns=columns).cpu(), bits.sum(dim=0, dtype=torch.int64))
+    assert torch.equal(unpack_signs(packed.cpu(), columns=columns), bits)
+    assert torch.equal(decode_signs(packed.cpu(), columns=columns), bits.sum(dim=0, dtype=torch.int64))
 
 
 @pytest.mark.parametrize(("count", "dim"), [(0, 5), (3, 1), (259, 100), (2, 1_100)])

@@ -1,7 +1,6 @@
 """The torch paths under the compressors' kernels, against the law written out draw by draw."""
 
 import math
-from functools import partial
 
 import pytest
 import torch
@@ -142,30 +141,3 @@ def test_bits_are_packed_and_counted_without_loss(rows, columns):
     assert torch.equal(unpack_signs(packed, columns=columns), bits)
     assert torch.equal(pack_signs(bits.bool()), packed)
     assert torch.equal(decode_signs(packed, columns=columns), bits.sum(dim=0, dtype=torch.int64))
-
-
-def encode(x=None, **changes):
-    given = {"signs": None, "scale": 1.0, "low_threshold": 1, "draw": SeededRandomness(1).keystream()}
-    return encode_signs(batch(1, 4) if x is None else x, **(given | changes))
-
-
-def gather(indices):
-    return gather_signs(
-        batch(3, 4), indices, scale=1.0, low_threshold=1, draw=SeededRandomness(1).keystream()
-    )
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (partial(encode, low_threshold=0), "low"),
-        (partial(encode, low_threshold=(1 << 61) + 1), "low"),
-        (partial(encode, scale=math.nan), "scale"),
-        (partial(encode, signs=diagonal(5)), "signs must be"),
-        (partial(gather, torch.full((3, 1), 4)), "outside"),
-        (partial(gather, torch.full((3, 1), -1)), "outside"),
-    ],
-)
-def test_what_is_out_of_range_is_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()

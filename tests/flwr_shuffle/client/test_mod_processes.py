@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
-from flwr.clientapp import ClientApp
 from flwr_shuffle.client import ShuffleMod
 from flwr_shuffle.grids import InProcessGrid
 from flwr_shuffle.messages import payload_of
@@ -91,13 +90,6 @@ def test_a_mod_travels_to_other_processes() -> None:
     assert repr(copy) == repr(mod)
     assert len(pickle.dumps(mod)) < 1000  # what was built to answer stays behind
     assert len(payload_of(ask(grid_of(TRAIN, mod=copy), MODEL, instruction(PRIVUNIT)))) == size
-
-
-def test_an_app_with_closures_travels_as_ray_sends_it() -> None:
-    cloudpickle = pytest.importorskip("ray.cloudpickle")
-    client_app: ClientApp = cloudpickle.loads(cloudpickle.dumps(app(adding({"w": np.array(0.5)}))))
-    answer = ask(InProcessGrid(client_app, num_nodes=1), MODEL, instruction(PRIVUNIT))
-    assert payload_of(answer)
 
 
 def test_threads_share_a_mod() -> None:

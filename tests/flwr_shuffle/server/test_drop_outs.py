@@ -33,8 +33,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 from flwr_shuffle import FixedSize, SelfSampling
-from flwr_shuffle.grids import AnonymousReply, InProcessGrid, ShuffleGrid
-from flwr_shuffle.stages import InMemoryStage
+from flwr_shuffle.grids import AnonymousReply, InMemoryStage, InProcessGrid, ShuffleGrid
 from strategy_harness import MODEL, client_app, honest_payload, record, shuffled
 from test_flower_grid import instruction, question
 from thinning import first_fast

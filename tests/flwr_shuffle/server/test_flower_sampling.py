@@ -84,34 +84,6 @@ def test_dummies_beyond_what_the_rate_explains_earn_nothing(liars):
     assert 0.97 * honest < certified < 1.15 * honest
 
 
-@pytest.mark.slow
-def test_dishonest_clients_hide_nobody_whatever_they_send():
-    """The charge covers the round of the honest alone, if so many are, for every way of lying."""
-    answered, share, reports, rate = 30, 0.6, 12, 0.5
-    charged = FederatedRound.secret(
-        MECHANISM, answered=answered, reports=reports, rate=rate, honest_fraction=share
-    )
-    assert (charged.server.population, charged.reports) == (18, 12)
-
-    def spent(federated_round):
-        accountant = FederatedAccountant()
-        accountant.step(federated_round, participants=None)
-        return accountant.spending(1e-6).server.upper
-
-    most = spent(charged)
-    for honest in (18, 24, 30):
-        for own in range(max(1, reports - (answered - honest)), min(reports, honest) + 1, 3):
-            assert spent(FederatedRound.secret(MECHANISM, answered=honest, reports=own)) <= most * (1 + 1e-9)
-    drawn = FederatedRound.drawn(MECHANISM, candidates=1000, invited=100, reports=90, honest_fraction=0.5)
-    assert (drawn.observer.population, drawn.observer.cohort, drawn.server.population) == (225, 45, 45)
-    few = FederatedRound.drawn(MECHANISM, candidates=100, invited=100, reports=90, honest_fraction=0.1)
-    assert (few.observer.population, few.observer.cohort) == (9, 9)
-    with pytest.raises(ValueError, match="honest_fraction"):
-        FederatedRound.secret(MECHANISM, answered=9, reports=3, honest_fraction=0)
-    with pytest.raises(ValueError, match="rate"):
-        FederatedRound.secret(MECHANISM, answered=9, reports=3, rate=0)
-
-
 def test_default_minimums_are_met_but_by_poor_draws():
     assert FixedSize(100).default_minimum(1000) == 80
     assert FixedSize(2).default_minimum(10) == 2

@@ -168,16 +168,6 @@ def test_a_strategy_of_ones_own():
     assert dict(reply.content["metrics"]) == {"num-examples": 1}
 
 
-def test_messages_are_a_list():
-    """Flower's deployment grid goes through them twice."""
-    strategy = shuffled(Own())
-    grid = ShuffleGrid(grid_of(), stage=strategy.settings.stage)
-    messages = strategy.configure_train(1, record(MODEL), _config(), grid)
-    assert type(messages) is list
-    assert len(messages) == CLIENTS
-    assert type(strategy.configure_evaluate(1, record(MODEL), _config(), grid)) is list
-
-
 # -- cohorts ------------------------------------------------------------------------------------------------
 
 
@@ -214,21 +204,13 @@ def test_strategies_that_sample_on_their_own_are_told(inner, tmp_path):
     assert ledger.rounds() == []
 
 
-def test_strategies_must_send_one_model():
-    class Split(Own):
-        def configure_train(self, server_round, arrays, config, grid):
-            for place, node in enumerate(grid.get_node_ids()):
-                arrays = record(MODEL if place % 2 else {n: v * 2 for n, v in MODEL.items()})
-                yield Message(RecordDict({"model": arrays}), node, "train")
-
+def test_equal_models_may_be_different_records():
     class Equal(Own):
         def configure_train(self, server_round, arrays, config, grid):
             self.before = arrays
             for node in grid.get_node_ids():
                 yield Message(RecordDict({"model": record(MODEL)}), node, "train")
 
-    with pytest.raises(ValueError, match="different models"):
-        shuffled(Split()).start(grid_of(), record(MODEL), num_rounds=1)
     result = shuffled(Equal()).start(grid_of(), record(MODEL), num_rounds=1)
     np.testing.assert_allclose(moved(result.arrays), MEAN / 2, atol=0.02)
 
@@ -295,18 +277,6 @@ def test_too_few_reports_release_nothing(tmp_path):
     )  # the stage let nobody see them
 
 
-def test_rounds_under_the_minimum_do_not_break_a_budget_against_the_server():
-    options = {"randomizer": "linf-block", "local_epsilon": 2.0, "clipping_norm": 1.0, "max_epsilon": 2.5}
-    strategy = shuffled(**options, budget_against=Adversary.SERVER)
-    strategy.start(grid_of(failing(17)), record(MODEL), num_rounds=3)
-    assert strategy.get_epsilon(1e-6) == 0
-    secret = shuffled(
-        **options, sampling=SelfSampling(0.9), minimum_reports=3, budget_against=Adversary.SERVER
-    )
-    secret.start(grid_of(failing(12)), record(MODEL), num_rounds=3)
-    assert secret.get_epsilon(1e-6) == 0
-
-
 def test_a_strategy_built_before_another_spent_knows_what_was_spent(tmp_path):
     with BudgetLedger(tmp_path / "ledger", model="m") as ledger:
         first, second = shuffled(ledger=ledger), shuffled(ledger=ledger)
@@ -316,8 +286,7 @@ def test_a_strategy_built_before_another_spent_knows_what_was_spent(tmp_path):
         assert second.get_epsilon(1e-6) == first.get_epsilon(1e-6) > 0
 
 
-@pytest.mark.parametrize("durable", [False, True])
-def test_nodes_started_anew_may_be_clients_of_before(durable, tmp_path):
+def test_nodes_started_anew_may_be_clients_of_before(tmp_path):
     class Restarted(InProcessGrid):
         looks = 0
 
@@ -326,15 +295,14 @@ def test_nodes_started_anew_may_be_clients_of_before(durable, tmp_path):
             nodes = super().get_node_ids()
             return nodes[:CLIENTS] if self.looks <= 3 else nodes[CLIENTS:]
 
-    strategy = shuffled(ledger=tmp_path / "ledger" if durable else None)
+    strategy = shuffled(ledger=tmp_path / "ledger")
     strategy.start(Restarted(client_app(), num_nodes=2 * CLIENTS), record(MODEL), num_rounds=5)
     assert strategy.spending().worst_client_rounds == 5
-    if durable:
-        [budget] = read_budget(tmp_path / "ledger", delta=1e-6)
-        assert budget.total.spending.worst_client_rounds == 5
-        again = shuffled(ledger=tmp_path / "ledger")
-        again.start(grid_of(), record(MODEL), num_rounds=6)
-        assert again.spending().worst_client_rounds == 6
+    [budget] = read_budget(tmp_path / "ledger", delta=1e-6)
+    assert budget.total.spending.worst_client_rounds == 5
+    again = shuffled(ledger=tmp_path / "ledger")
+    again.start(grid_of(), record(MODEL), num_rounds=6)
+    assert again.spending().worst_client_rounds == 6
 
 
 def test_a_second_start_trains_the_model_it_is_given():
@@ -369,7 +337,7 @@ def sending_dummies(count):
     return payload
 
 
-@pytest.mark.parametrize(("unwilling", "earlier"), [(failing(10), 0), (sending_dummies(10), 40)])
+@pytest.mark.parametrize(("unwilling", "earlier"), [(failing(10), 0), (sending_dummies(10), 10)])
 def test_clients_that_never_report_hide_nobody(unwilling, earlier, monkeypatch):
     """Not either if all clients of an earlier start() of the strategy have answered."""
     # Half of the clients never report. Rounds that are released drew many willing ones by chance: here with
@@ -387,7 +355,7 @@ def test_clients_that_never_report_hide_nobody(unwilling, earlier, monkeypatch):
 
 
 def test_a_mixers_lost_answer_is_charged_in_full(tmp_path):
-    from flwr_shuffle.stages import Anonymous
+    from flwr_shuffle.grids import Anonymous
 
     from shuffle_plugins.shuffler import Refusal
 
@@ -401,22 +369,6 @@ def test_a_mixers_lost_answer_is_charged_in_full(tmp_path):
         [entry] = ledger.rounds()
     assert entry.state is RoundState.REFUSED
     assert entry.charged.reports == strategy.minimum_reports
-
-
-def test_forged_reports_are_left_out_and_nobody_is_named(caplog):
-    spec = MechanismSpec(name="l2-block", local_epsilon=6.0)
-
-    def payload(message, context):
-        if context.node_config["partition-id"] == 3:
-            return b"\x01" + b"forged" * 5
-        return honest_payload(message, context)
-
-    strategy = shuffled(randomizer=spec, local_epsilon=None, clipping_norm=None)
-    with caplog.at_level(logging.INFO, logger="flwr"):
-        result = strategy.start(grid_of(payload), record(MODEL), num_rounds=1)
-    assert result.train_metrics_clientapp[1]["reports"] == CLIENTS - 1
-    told = [entry.getMessage() for entry in caplog.records if "dropped" in entry.getMessage()]
-    assert told == ["aggregate_train: 1 replies dropped: no reports of this round"]
 
 
 # -- the budget ---------------------------------------------------------------------------------------------
@@ -499,36 +451,6 @@ def test_another_project_does_not_go_on_with_the_first_ones_model(tmp_path, monk
     assert renamed.accountant.num_rounds == 3
 
 
-# -- sampling -----------------------------------------------------------------------------------------------
-
-
-def test_clients_that_sample_themselves_hide_from_the_server_too(tmp_path):
-    def payload(message, context):  # 8, 9, 10 and 11 reports: coins would make four equal counts now and then
-        reporting = context.node_config["partition-id"] < 7 + message.content["shuffle"]["server_round"]
-        message.content["shuffle"]["participation"] = 1.0
-        made = honest_payload(message, context)
-        return made if reporting else bytes(len(made))
-
-    with BudgetLedger(tmp_path / "ledger", model="m") as ledger:
-        strategy = shuffled(
-            sampling=SelfSampling(0.5),
-            minimum_reports=2,
-            ledger=ledger,
-            local_epsilon=2.0,
-            randomizer="linf-block",
-        )
-        result = strategy.start(grid_of(payload), record(MODEL), num_rounds=4)
-        entries = ledger.rounds()
-    assert {entry.participants for entry in entries} == {CLIENTS}
-    assert all(entry.charged.server == entry.charged.observer for entry in entries)
-    for entry in entries:
-        reports = entry.charged.reports
-        assert entry.charged.server.population == min(CLIENTS, 2 * reports)
-    assert len({entry.charged.reports for entry in entries}) == 4
-    told = result.train_metrics_clientapp[4]
-    assert told["epsilon-server"] == pytest.approx(told["epsilon-observer"], rel=0.02)
-
-
 # -- the rest of Flower's loop ------------------------------------------------------------------------------
 
 
@@ -592,9 +514,8 @@ def test_rounds_need_the_grid():
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"sampling": FixedSize(21)}, "cannot be drawn"),
-        ({"minimum_reports": 3, "shuffler": InMemoryShuffler(minimum=4)}, "refuses less than 4"),
-        ({"shuffler": InMemoryShuffler(minimum=21)}, "refuses less than 21"),
+        ({"minimum_reports": 21}, "needs 21 reports"),
+        ({"shuffler": InMemoryShuffler(minimum=21)}, "needs 21 reports"),
         ({"max_epsilon": float("nan")}, "max_epsilon"),
         ({"local_epsilon": None}, "local_epsilon and clipping_norm"),
         ({"randomizer": MechanismSpec(name="laplace", local_epsilon=1.0)}, "leave out both"),
@@ -647,8 +568,14 @@ def test_an_app_without_the_mod_ends_the_run_and_says_so(caplog):
     assert "result" not in caplog.text  # before the error, a line on the round would only mislead
 
 
-def test_a_run_without_a_released_round_says_so(caplog):
-    with caplog.at_level(logging.WARNING, logger="flwr"):
-        shuffled().start(grid_of(failing(19)), record(MODEL), num_rounds=1)
-    assert "No round was released" in caplog.text
-    assert caplog.text.count("this round has no result (") == 1
+def test_an_error_that_is_survived_is_charged_too(tmp_path, monkeypatch):
+    """The same strategy object goes on after an exception in a round."""
+    run = shuffled(sampling=FixedSize(10), ledger=tmp_path / "ledger")
+    with monkeypatch.context() as patched:
+        patched.setattr(InMemoryStage, "collect", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run.start(grid_of(), record(MODEL), num_rounds=1)
+    run.start(grid_of(), record(MODEL), num_rounds=1)
+    assert run.accountant.num_rounds == 2
+    with BudgetLedger(tmp_path / "ledger", model="model") as ledger:
+        assert [entry.state for entry in ledger.rounds()] == [RoundState.OPEN, RoundState.COMPLETE]

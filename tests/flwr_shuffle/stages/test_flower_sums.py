@@ -24,15 +24,14 @@ from flwr_shuffle import (
     MechanismSpec,
     MixNodeStage,
     Poisson,
-    QuantileClipping,
     Replies,
     SelfSampling,
     ShuffleMod,
     ShuffleStrategy,
     SummingStage,
-    Updates,
     Waiting,
 )
+from flwr_shuffle.grids import valid_sum
 from flwr_shuffle.messages import (
     ClientRefusal,
     Instruction,
@@ -42,9 +41,8 @@ from flwr_shuffle.messages import (
     read_plain_payload,
     reply,
 )
-from flwr_shuffle.stages import valid_sum
 from flwr_shuffle.updates import Layout
-from strategy_harness import CLIENTS, DIM, MODEL, client_app, honest_payload, numpy_of, record, train, update
+from strategy_harness import CLIENTS, DIM, MODEL, client_app, honest_payload, record, train, update
 
 from shuffle_plugins.accounting import Adversary, Sampling, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports
@@ -91,37 +89,6 @@ def moves(strategy: ShuffleStrategy, app: ClientApp, *, rounds: int) -> torch.Te
     )
     flat = torch.stack([Layout.of(arrays).flatten(arrays).double() for arrays in path])
     return flat.diff(dim=0)
-
-
-@pytest.mark.slow
-def test_what_is_released_has_the_protocols_law() -> None:
-    """Mean and variance of what rounds added, against the true mean and the protocol's noise."""
-    rounds, dim = 6, 4000
-    wide = VectorSum.with_noise(dim=dim, cohort=16, noise_multiplier=1.0, overhead=0.3)
-    updates = torch.randn(CLIENTS, dim, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    updates /= 1.1 * updates.norm(dim=1, keepdim=True)
-
-    def wide_train(message: Message, context: Context) -> Message:
-        moved = (
-            message.content["arrays"]["w"].numpy() + updates[int(context.node_config["partition-id"])].numpy()
-        )
-        return Message(RecordDict({"arrays": ArrayRecord({"w": Array(moved)})}), reply_to=message)
-
-    app = ClientApp(mods=[ShuffleMod(limits=SUMS)])
-    app.train()(wide_train)
-    path = [ArrayRecord({"w": Array(np.zeros(dim))})]
-    strategy_of(randomizer=wide).start(
-        grid_of(app), path[0], num_rounds=rounds, evaluate_fn=lambda now, m: path.append(m) if now else None
-    )
-    found = torch.stack([torch.from_numpy(arrays["w"].numpy()) for arrays in path]).diff(dim=0)
-    noise = wide.coins / 4 * wide.lattice.step**2 / CLIENTS  # of the mean, of one coordinate
-    errors = (found.mean(dim=0) - updates.mean(dim=0)) / math.sqrt(noise / rounds)
-    assert float(errors.abs().max()) < 7  # of 4,000
-    assert abs(float(errors.mean())) < 6 / math.sqrt(dim)
-    ratio = float(found.var(dim=0).mean()) / noise
-    rounding = wide.lattice.step**2 / 4 / CLIENTS / noise
-    spread = math.sqrt(2 / ((rounds - 1) * dim))
-    assert 1 - 6 * spread < ratio < 1 + rounding + 6 * spread
 
 
 def ball_sum(rounds: int) -> tuple[Any, torch.Tensor]:
@@ -205,29 +172,6 @@ def test_a_client_that_did_not_agree_to_sums_refuses(limits: ClientLimits) -> No
         assert str(ClientRefusal.NO_SUMS) in str(stopped.value)
 
 
-def test_a_client_agrees_in_its_own_file(tmp_path: Path) -> None:
-    config = {
-        "shuffle-max-local-epsilon": math.inf,
-        "shuffle-max-rounds": 1,
-        "shuffle-max-epsilon": 100.0,
-        "shuffle-delta": DELTA,
-        "shuffle-ledger-file": str(tmp_path / "client.sqlite"),
-    }
-    app = ClientApp(mods=[ShuffleMod()])
-    app.train()(train)
-    grid = InProcessGrid(
-        app,
-        num_nodes=CLIENTS,
-        node_config=lambda i: (
-            config | {"partition-id": i, "shuffle-ledger-file": str(tmp_path / f"{i}.sqlite")}
-        ),
-    )
-    strategy = strategy_of()
-    with pytest.raises(ClientsRefused, match="as many rounds as it agrees to"):
-        strategy.start(grid, record(MODEL), num_rounds=2)
-    assert strategy.accountant.num_rounds == 1
-
-
 def test_a_sealed_share_is_refused_by_the_client() -> None:
     asked = Instruction(
         token=bytes(16), run="run", server_round=1, mechanism=SumSpec(protocol=SUM), analyzer_key=bytes(32)
@@ -268,21 +212,6 @@ def test_impossible_counts_are_left_out(caplog: pytest.LogCaptureFixture) -> Non
     )
     assert strategy.accountant.num_rounds == 1
     assert "3 replies dropped" in caplog.text
-
-
-def test_too_few_honest_counts_release_nothing() -> None:
-    most = (1 << SUM.messages_per_coordinate.bit_length()) - 1
-    strategy = strategy_of()
-    before = record(MODEL)
-    result = strategy.start(
-        grid_of(
-            client_app(forged(lambda values: torch.full_like(values, most), by=CLIENTS - SUM.cohort + 1))
-        ),
-        before,
-        num_rounds=1,
-    )
-    assert strategy.accountant.num_rounds == 0
-    np.testing.assert_array_equal(numpy_of(result.arrays)["weight"], MODEL["weight"])
 
 
 class HidingStage(SummingStage):
@@ -367,34 +296,21 @@ def test_what_a_client_sends_to_a_sum_does_not_tell_whether_it_took_part() -> No
     assert refused.accountant.num_rounds == 0
 
 
-def test_zeros_are_added_exactly() -> None:
-    """The zero vector is rounded to zero, with adaptive clipping's bit: nothing of an update is left."""
-    zeros = torch.zeros(4, DIM)
-    assert not SUM.share(zeros).add(4 * SUM.lattice.lowest).any()
-    strategy = self_sampled(
-        0.01,
-        randomizer=VectorSum.with_noise(dim=DIM + 1, cohort=16, noise_multiplier=2.5, overhead=0.3),
-        updates=Updates(adaptive_clipping=QuantileClipping()),
-    )
-    assert moves(strategy, agreed_app(), rounds=1).shape == (1, DIM)
-
-
 @pytest.mark.parametrize(
     ("options", "match"),
     [
         ({"shuffler": MixNodeStage(mixer_public_key="ab" * 64)}, "SummingStage"),
         ({"shuffler": InMemoryShuffler()}, "SummingStage"),
         ({"sampling": Poisson(0.9)}, "FixedSize"),
-        ({"sampling": SelfSampling(0.9), "population": 15}, "invites 15"),
+        ({"sampling": SelfSampling(0.9), "population": 15}, "invites 15 clients"),
         ({"sampling": FixedSize(15)}, "invites 15"),
         ({"minimum_reports": 17}, "leave minimum_reports out"),
         ({"local_epsilon": 1.0}, "leave out both"),
         ({"clipping_norm": 1.0}, "leave out both"),
         ({"randomizer": "vector-sum"}, "VectorSum.calibrated"),
         ({"randomizer": "multi-message"}, "BallSum.calibrated"),
-        ({"randomizer": VectorSum}, r"VectorSum.calibrated\(…\)"),
+        ({"randomizer": VectorSum}, "sum of vectors"),
         ({"randomizer": ScalarSum.calibrated(cohort=16, epsilon=1.0, delta=1e-6)}, "sum of vectors"),
-        ({"max_epsilon": 1.0, "budget_against": "local"}, "observer or the server"),
         (
             {"randomizer": MechanismSpec(name="laplace", local_epsilon=2.0), "shuffler": SummingStage()},
             "adds up",

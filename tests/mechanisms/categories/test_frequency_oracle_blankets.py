@@ -13,15 +13,7 @@ from thinning import first_fast
 from shuffle_plugins.accounting import Blanket, RecordTypes, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.pairs import others as others_module
 from shuffle_plugins.accounting.pairs.others import MixPair
-from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.oracles import (
-    ideal_hadamard_response,
-    ideal_local_hashing,
-    ideal_optimal_unary_encoding,
-    ideal_rappor,
-    ideal_subset_selection,
-)
-from shuffle_plugins.mechanisms.oracles import ideal_k_ary_response as k_ary_blanket
+from shuffle_plugins.mechanisms import get
 
 VIOLATION = 1e-12
 LEVELS = (0.4, 1.3, 3.0)
@@ -67,28 +59,20 @@ def hashed(categories: int, buckets: int, local_epsilon: float) -> np.ndarray:
 
 
 def cases(local_epsilon: float) -> dict[str, tuple[np.ndarray, Blanket]]:
-    half = math.exp(local_epsilon / 2)
-    e = math.exp(local_epsilon)
+    half, e = math.exp(local_epsilon / 2), math.exp(local_epsilon)
+
+    def own(name: str, dim: int, **options: int) -> Blanket:
+        return get(name, local_epsilon=local_epsilon, dim=dim, **options).blanket()
+
     return {
-        "3-RR": (k_ary_response(local_epsilon, 3), k_ary_blanket(local_epsilon=local_epsilon, categories=3)),
-        "5-RR": (k_ary_response(local_epsilon, 5), k_ary_blanket(local_epsilon=local_epsilon, categories=5)),
-        "hadamard": (hadamard(8, local_epsilon), ideal_hadamard_response(local_epsilon=local_epsilon)),
-        "subsets": (
-            subsets(5, 2, local_epsilon),
-            ideal_subset_selection(local_epsilon=local_epsilon, categories=5, size=2),
-        ),
-        "rappor": (
-            unary(4, kept=half / (half + 1), set_=1 / (half + 1)),
-            ideal_rappor(local_epsilon=local_epsilon, categories=4),
-        ),
-        "oue": (
-            unary(4, kept=0.5, set_=1 / (e + 1)),
-            ideal_optimal_unary_encoding(local_epsilon=local_epsilon, categories=4),
-        ),
-        "hashing": (
-            hashed(3, 3, local_epsilon),
-            ideal_local_hashing(local_epsilon=local_epsilon, buckets=3),
-        ),
+        "3-RR": (k_ary_response(local_epsilon, 3), own("k-rr", 3)),
+        "5-RR": (k_ary_response(local_epsilon, 5), own("k-rr", 5)),
+        "hadamard": (hadamard(8, local_epsilon), own("hadamard-response", 7)),
+        "subsets": (subsets(5, 2, local_epsilon), own("subset-selection", 5, size=2)),
+        "rappor": (unary(4, kept=half / (half + 1), set_=1 / (half + 1)), own("rappor", 4)),
+        "oue": (unary(4, kept=0.5, set_=1 / (e + 1)), own("oue", 4)),
+        "hashing": (hashed(3, 3, local_epsilon), own("local-hashing", 3, buckets=3)),
+        "limited-hadamard": (one_bit(4, local_epsilon), own("limited-hadamard", 3)),
     }
 
 
@@ -128,12 +112,8 @@ def test_no_dataset_exceeds_the_upper_bound_nor_all_fall_short_of_the_lower(
 
 def mixed_cases(local_epsilon: float) -> dict[str, tuple[np.ndarray, RecordTypes]]:
     """The mechanisms whose others are of three types."""
-    found = cases(local_epsilon)
-    found["limited-hadamard"] = (
-        one_bit(4, local_epsilon),
-        registry.blanket("limited-hadamard", local_epsilon=local_epsilon, dim=3),
-    )
-    return {name: (channel, law.others) for name, (channel, law) in found.items() if law.others}
+    found = cases(local_epsilon).items()
+    return {name: (channel, law.others) for name, (channel, law) in found if law.others}
 
 
 @pytest.mark.parametrize("local_epsilon", LEVELS)

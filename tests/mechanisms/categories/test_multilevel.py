@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 from scripted_randomness import exponential
 
-from shuffle_plugins.core.reports import Field, Reports
+from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.mechanisms import KeyLaw, MultilevelHadamard, RecoverableResponse
 from shuffle_plugins.mechanisms.limited_hadamard import binary_entropy
 from shuffle_plugins.randomness import SeededRandomness
@@ -98,11 +98,6 @@ def test_bad_levels_and_keys_are_refused():
     for key in (made.keys[:3, 0], torch.full((4,), 2, dtype=torch.uint8), made.keys):
         with pytest.raises(ValueError, match=r"key|category|categories"):
             levels.unlock(made.public, key)
-    field = Field(torch.zeros(4, dtype=torch.uint8), 1)
-    with pytest.raises(ValueError, match="these are reports of"):
-        levels.unlock(Reports(mechanism="k-rr", dim=4, fields=(field, field)), made.keys[:, 0])
-    with pytest.raises(ValueError, match="category"):
-        levels.randomize(torch.tensor([4]))
 
 
 @pytest.mark.parametrize(("categories", "saving"), [(2, 94.2), (4, 91.4), (10, 85.0)])

@@ -149,30 +149,6 @@ def test_the_shortcut_has_the_law_of_the_literal_sum(make, chunk):
             assert stats.ks_2samp(sample.numpy(), shortcut[name].numpy()).pvalue > P_VALUE, name
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("make", "chunk"), ROWS)
-def test_the_shortcut_has_the_exact_mean_and_covariance(make, chunk):
-    rows = make()
-    draws = fixed_draws(rows)
-    sums = shortcut_sums(make, chunk=chunk)
-    count = len(sums)
-    directions = torch.nn.functional.normalize(rows.double(), dim=1)
-    mean = torch.zeros(DIM, dtype=torch.float64)
-    covariance = torch.zeros(DIM, DIM, dtype=torch.float64)
-    identity = torch.eye(DIM, dtype=torch.float64)
-    for u, a, plain in zip(directions, draws["along"], draws["plain"], strict=True):
-        if plain:
-            covariance += identity / DIM
-        else:
-            mean += a * u
-            covariance += (1 - a * a) * (identity - torch.outer(u, u)) / (DIM - 1)
-    centred = sums - mean
-    assert float((centred.mean(dim=0) / (covariance.diagonal() / count).sqrt()).abs().max()) < 5
-    products = torch.einsum("ni,nj->nij", centred, centred)
-    errors = (products.mean(dim=0) - covariance) / (products.std(dim=0) / count**0.5)
-    assert float(errors.abs().max()) < 5
-
-
 def added(rows, along, *, chunk):
     """The sum of reports that all lean, by these inner products."""
     batch, plain = Rows(rows), torch.zeros(len(rows), dtype=torch.bool)

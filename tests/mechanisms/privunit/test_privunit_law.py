@@ -1,6 +1,5 @@
 """PrivUnit's numbers against independent quadrature, exact arithmetic and brute force."""
 
-import itertools
 import math
 from fractions import Fraction
 
@@ -90,53 +89,3 @@ def test_one_dimension_is_binary_randomized_response():
 def test_an_epsilon_lost_in_rounding_is_refused():
     with pytest.raises(ValueError, match="says nothing"):
         privunit_at(0.3, local_epsilon=1e-9, dim=1_000)
-
-
-def expected_positive_part(atoms, *, uniform, slots, epsilon, order):
-    """E[(const + Σ G)_+] over independent slots; a slot is in the blanket with probability ``uniform``."""
-    e, big = math.exp(epsilon), math.exp(order)
-    values = [0.0] + [(1 + (e - 1) * a) - big * (1 + (e - 1) * b) for a, b, _ in atoms]
-    masses = [1 - uniform] + [uniform * mass for _, _, mass in atoms]
-    totals = []
-    for rate in (1.0, 0.3):
-        total = 0.0
-        for chosen in itertools.product(range(len(values)), repeat=slots):
-            mass = math.prod(masses[i] for i in chosen)
-            score = (1 - rate) * (1 - big) + rate / slots * sum(values[i] for i in chosen)
-            total += mass * max(score, 0.0)
-        totals.append(total)
-    return totals
-
-
-@pytest.mark.parametrize("epsilon", [0.3, 1.5, 4.0])
-@pytest.mark.parametrize("dim", [1, 2, 50])
-def test_disjoint_caps_dominate_every_other_pair_of_inputs(dim, epsilon):
-    """Overlapping caps, random signs and random membership functions with the same mean, at several ε."""
-    blanket = privunit_blanket(local_epsilon=epsilon, dim=dim)
-    uniform = blanket.mass
-    s = blanket.differing / uniform
-    generator = np.random.default_rng(1)
-    laws = []
-    for overlap in np.linspace(0, s, 6):
-        laws.append([(1, 1, overlap), (1, 0, s - overlap), (0, 1, s - overlap), (0, 0, 1 - 2 * s + overlap)])
-    for p, q in itertools.product([0.5, 0.8, 1.0], repeat=2):
-        laws.append([(p, 1 - q, s), (1 - p, q, s), (0, 0, 1 - 2 * s)])
-    for _ in range(10):
-        masses = generator.dirichlet(np.ones(4))
-        members = generator.random((2, 4))
-        members = np.array([_with_mean(row, masses, s) for row in members])
-        laws.append(list(zip(members[0], members[1], masses, strict=True)))
-    worst = [(1, 0, s), (0, 1, s), (0, 0, 1 - 2 * s)]
-    for slots, order in itertools.product(
-        [1, 2, 3], [-0.5 * epsilon, 0.0, 0.2, 0.5 * epsilon, 0.9 * epsilon]
-    ):
-        limits = expected_positive_part(worst, uniform=uniform, slots=slots, epsilon=epsilon, order=order)
-        for law in laws:
-            reached = expected_positive_part(law, uniform=uniform, slots=slots, epsilon=epsilon, order=order)
-            assert all(r <= limit + 1e-12 for r, limit in zip(reached, limits, strict=True))
-
-
-def _with_mean(values, masses, mean):
-    """Values in [0, 1] moved towards 0 or 1 until their mean is ``mean``."""
-    now = float(values @ masses)
-    return values * mean / now if now > mean else 1 - (1 - values) * (1 - mean) / (1 - now)

@@ -56,32 +56,6 @@ def test_each_client_is_folded_by_its_own_pattern_and_scaled():
     torch.testing.assert_close(folded.double(), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["normal", "axis", "two", "flat", "comb"])
-def test_lengths_survive_folding_whatever_the_row(kind):
-    """‖Wx‖ has mean square one and standard deviation about √(2/k), also where large entries collide."""
-    dim, size = 5000, 500
-    row = {
-        "normal": torch.randn(dim, generator=torch.Generator().manual_seed(1)),
-        "axis": torch.eye(dim)[17],
-        "two": torch.eye(dim)[[17, 17 + 4 * size]].sum(dim=0),
-        "flat": torch.ones(dim),
-        "comb": (torch.arange(dim) % size == 3).float(),
-    }[kind]
-    row = (row / row.norm()).repeat(16, 1)
-    squares = torch.cat(
-        [
-            Folding(dim=dim, size=size, seed=seed)
-            .project(Rows(row), torch.arange(16), factors=torch.ones(16))
-            .square()
-            .sum(dim=1)
-            for seed in range(30)
-        ]
-    )
-    spread = math.sqrt(2 / size)
-    assert float(squares.mean()) == pytest.approx(1, abs=5 * spread / math.sqrt(30))
-    assert float(squares.std()) < 1.5 * spread
-
-
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize(("dim", "size"), SHAPES)
 def test_rows_well_inside_are_unbiased_exactly(dim, size, epsilon):
@@ -91,10 +65,15 @@ def test_rows_well_inside_are_unbiased_exactly(dim, size, epsilon):
     torch.testing.assert_close(mechanism.expectation(rows).float(), rows, rtol=1e-5, atol=1e-6)
 
 
-def test_the_bias_of_clipping_is_as_small_as_is_said():
-    """Averaged over public seeds a row on the boundary loses about σ(φ(z) - zQ(z)) of itself, z the slack."""
+@pytest.mark.parametrize("kind", ["normal", "comb"])
+def test_the_bias_of_clipping_is_as_small_as_is_said(kind):
+    """Averaged over public seeds a row on the boundary loses about σ(φ(z) - zQ(z)) of itself, z the slack.
+
+    Also one whose large entries all meet where it is folded.
+    """
     dim, size = 2048, 256
     row = torch.randn(1, dim, generator=torch.Generator().manual_seed(3)).double()
+    row = row if kind == "normal" else (torch.arange(dim) % size == 3).double().unsqueeze(0)
     row /= row.norm()
     for slack, mills in ((0.0, 0.39894), (1.0, 0.083315), (3.0, 3.8215e-4)):
         lost = []

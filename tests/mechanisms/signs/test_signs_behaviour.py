@@ -14,25 +14,6 @@ from shuffle_plugins.mechanisms.coefficients import balanced_level, sound_level
 from shuffle_plugins.randomness import SeededRandomness
 
 PUBLIC = [("l1-hadamard", {}), ("sqkr", {"signs": 3}), ("l2-block", {"signs": 3})]
-ALL = [
-    ("sampled-bits", {"samples": 3}),
-    ("linf-bit-planes", {"levels": 3, "samples": 2}),
-    ("linf-block", {"block": 3}),
-    ("l1-hadamard", {}),
-    ("l2-bit-planes", {"levels": 2, "samples": 2}),
-    ("sqkr", {"signs": 3}),
-    ("l2-block", {"signs": 3}),
-]
-
-
-class CountedRandomness(SeededRandomness):
-    """Seeded randomness that counts the words it gave."""
-
-    given = 0
-
-    def words(self, count, **where):
-        self.given += count
-        return super().words(count, **where)
 
 
 @pytest.mark.parametrize(("name", "options"), PUBLIC)
@@ -41,7 +22,7 @@ def test_public_indices_shorten_reports_which_cannot_be_shuffled(name, options):
     public = get(name, local_epsilon=4.0, dim=50, public_seed=9, **options)
     assert public.bits_per_report == options.get("signs", 1) < private.bits_per_report
     reports = public.randomize(torch.zeros(10, 50), randomness=SeededRandomness(1))
-    assert len(reports.to_bytes()) == reports.header_bytes + (10 * public.bits_per_report + 7) // 8
+    assert len(reports.to_bytes()) == reports.layout.header_bytes + (10 * public.bits_per_report + 7) // 8
     assert private.shufflable
     assert not public.shufflable
     assert public.outcomes() is None
@@ -78,16 +59,6 @@ def test_public_rounds_can_be_cut_by_position(name, options):
     whole = at(0).sum(Reports.concat([first, second]))
     torch.testing.assert_close(whole, at(0).sum(first) + at(12).sum(second), rtol=1e-5, atol=1e-4)
     assert not torch.equal(at(0).sum(second), at(12).sum(second))
-
-
-def test_public_places_are_uniform_and_belong_to_positions():
-    cpu, options = torch.device("cpu"), {"local_epsilon": 3.0, "dim": 7, "signs": 3, "public_seed": 1}
-    drawn = get("sqkr", **options)._public_places(4000, cpu)
-    for column, high in enumerate((6, 5, 5)):
-        counts = torch.bincount(drawn[:, column], minlength=high).double()
-        expected = 4000 / high
-        assert float(((counts - expected) ** 2 / expected).sum()) < high + 6 * math.sqrt(2 * high)
-    assert torch.equal(get("sqkr", **options, position=70)._public_places(10, cpu), drawn[70:80])
 
 
 @pytest.mark.parametrize("position", [65_530, 1 << 40])
@@ -191,11 +162,3 @@ def test_the_balanced_level_is_the_best_for_normal_entries():
         best = objective(level, noise, clients)
         assert all(best <= objective(level * factor, noise, clients) for factor in (0.9, 0.99, 1.01, 1.1))
     assert balanced_level(size=4, clients=10**12, noise=1.0) == 2.0
-
-
-@pytest.mark.parametrize(("name", "options"), ALL)
-def test_few_random_words_and_no_dense_ones(name, options):
-    mechanism = get(name, local_epsilon=3.0, dim=2000, **options)
-    source = CountedRandomness(1)
-    mechanism.randomize(torch.zeros(50, 2000), randomness=source)
-    assert source.given <= 50 * 2 * 6 + 50 * 3

@@ -5,19 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from accounted import accounted
 from scipy.stats import binom
 
-from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.protocols import HistogramSum, published
 from shuffle_plugins.randomness import SeededRandomness
 from shuffle_plugins.shuffler import InMemoryShuffler
-
-
-def accounted(sum_round, **steps):
-    accountant = ShuffleAccountant()
-    accountant.step(sum_round, **steps)
-    return accountant
 
 
 @pytest.mark.parametrize(("clients", "levels", "coins"), [(2, 1, 60), (3, 2, 50), (4, 5, 100)])

@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from accounted import accounted
 from scipy.stats import binom
 from thinning import first_fast
 
-from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.protocols import ScalarSum, published
 from shuffle_plugins.randomness import SeededRandomness
 
@@ -33,8 +33,7 @@ def law_of_view(protocol, numbers):
 @first_fast(("clients", "levels", "coins"), [(2, 1, 60), (3, 2, 40), (4, 3, 30)], fast=2)
 def test_no_pair_of_neighbouring_datasets_leaks_more_than_certified(clients, levels, coins):
     protocol = ScalarSum(cohort=clients, levels=levels, coins=coins, upper=2.0)
-    accountant = ShuffleAccountant()
-    accountant.step(protocol.round())
+    accountant = accounted(protocol.round())
     numbers = (0.0, 0.7, 1.3, 2.0)
     for epsilon in (0.05, 0.2, 0.5, 1.0):
         bound = accountant.delta(epsilon)
@@ -75,17 +74,13 @@ def test_a_large_epsilon_is_reached_where_delta_has_no_room_for_the_distance_of_
     # That is charged 1 + e^ε times: a number's coins, known to within 2**-52, would take all of δ at ε = 22.
     protocol = ScalarSum.calibrated(cohort=100, epsilon=30.0, delta=1e-6)
     assert (1 + math.exp(22)) * protocol.round().replacement_distance > 0.5e-6
-    accountant = ShuffleAccountant()
-    accountant.step(protocol.round())
-    assert 29.9 < accountant.epsilon(1e-6).upper <= 30.0
+    assert 29.9 < accounted(protocol.round()).epsilon(1e-6).upper <= 30.0
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1_000.0, 1e-6), (30.0, 1e-40)])
 def test_a_target_so_loose_that_no_epsilon_is_known_for_so_little_noise_gets_more(epsilon, delta):
     protocol = ScalarSum.calibrated(cohort=1_000, epsilon=epsilon, delta=delta)
-    accountant = ShuffleAccountant()
-    accountant.step(protocol.round())
-    assert 1.0 < accountant.epsilon(delta).upper <= epsilon
+    assert 1.0 < accounted(protocol.round()).epsilon(delta).upper <= epsilon
 
 
 def test_dishonest_clients_that_tell_whether_they_were_drawn_are_charged_for() -> None:
@@ -101,13 +96,13 @@ def test_dishonest_clients_that_tell_whether_they_were_drawn_are_charged_for() -
         moved = np.stack([coins.pmf(ones - protocol.levels), without])
         p, q = (m / honest * law + (1 - m / honest) * without for law in moved)
         truth += weight / sum(weights.values()) * float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
-    accountant = ShuffleAccountant()
-    accountant.step(protocol.round(population=population))
+    accountant = accounted(protocol.round(population=population))
     assert truth > 0.036
     assert truth <= accountant.delta(epsilon).upper
-    blind = ShuffleAccountant()
-    blind.step(ScalarSum(cohort=2, levels=30, coins=500).round(population=population))
-    assert blind.delta(epsilon).upper < truth
+    assert (
+        accounted(ScalarSum(cohort=2, levels=30, coins=500).round(population=population)).delta(epsilon).upper
+        < truth
+    )
 
 
 def test_lemma_3_1_by_instance_against_the_binomial_law() -> None:

@@ -1,16 +1,13 @@
 """P_vec: messages, coins, calibration, and what bad input meets."""
 
 import math
-import subprocess
-import sys
 
-import numpy as np
 import pytest
 import torch
+from accounted import accounted
 from scipy.optimize import brentq
-from scipy.stats import binom, chisquare, norm
+from scipy.stats import norm
 
-from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.protocols import VectorSum, published
 from shuffle_plugins.protocols.draws import DISTANCE, RATIO, heads
@@ -22,9 +19,7 @@ def small(**changes):
 
 
 def certified(protocol, delta, **round_options):
-    accountant = ShuffleAccountant()
-    accountant.step(protocol.round(**round_options))
-    return accountant.epsilon(delta)
+    return accounted(protocol.round(**round_options)).epsilon(delta)
 
 
 def analytic_gaussian_variance(epsilon, delta):
@@ -36,19 +31,6 @@ def analytic_gaussian_variance(epsilon, delta):
         return near - math.exp(epsilon + norm.logcdf(-mu / 2 - epsilon / mu)) - delta
 
     return brentq(excess, 1e-2, 1e4) ** 2
-
-
-@pytest.mark.parametrize("coins", [1, 5, 64, 65, 256, 257, 1000])
-def test_coins_have_the_binomial_law(coins):
-    draws = heads(coins, 40_000, randomness=SeededRandomness(1)).numpy()
-    expected = binom.pmf(np.arange(coins + 1), coins, 0.5) * len(draws)
-    kept = expected > 10
-    seen = np.bincount(draws, minlength=coins + 1)
-    groups = np.append(seen[kept], seen[~kept].sum())
-    wanted = np.append(expected[kept], expected[~kept].sum())
-    if wanted[-1] == 0:
-        groups, wanted = groups[:-1], wanted[:-1]
-    assert chisquare(groups, wanted * groups.sum() / wanted.sum()).pvalue > 1e-4
 
 
 def test_no_coins_and_impossible_ones():
@@ -129,26 +111,3 @@ def test_drawing_charges_its_distance():
     many = small(coins=1 << 33)  # all of them together in twelve parts, or each client's in two
     assert many.round().coin_distance == DISTANCE
     assert many.round().coin_ratio == 6 * 13 * RATIO
-
-
-MEMORY = """
-import resource
-from shuffle_plugins.protocols import VectorSum
-from shuffle_plugins.randomness import SecureRandomness
-
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-SecureRandomness().words(10)
-before = peak()
-protocol = VectorSum.calibrated(dim=100_000, cohort=1_000_000, epsilon=1.0, delta=1e-6)
-assert len(protocol.common_noise(randomness=SecureRandomness())) == 100_000
-print(peak() - before)
-"""
-
-
-@pytest.mark.slow
-def test_the_noise_of_a_million_clients_fits_in_little_memory():
-    found = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
-    kilobytes = int(found.stdout)
-    assert kilobytes < 250_000

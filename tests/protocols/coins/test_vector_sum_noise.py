@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from accounted import accounted
 from thinning import first_fast
 
-from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.accounting.pairs.noise import covering_deviation, gaussian_cover
 from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.protocols.coins import _close_trials, _fewest_coins
@@ -64,9 +64,9 @@ def test_more_noise_never_gets_fewer_coins_or_less_of_a_gaussian(
 def test_epsilon_falls_as_noise_grows(population: int, cohort: int, dim: int, rounds: int) -> None:
     def cost(noise: float) -> float:
         built = VectorSum.with_noise(dim=dim, cohort=cohort, noise_multiplier=noise)
-        accountant = ShuffleAccountant()
-        accountant.step(built.round(population=population), num_steps=rounds)
-        return accountant.epsilon(1e-5, lower=False).upper
+        return (
+            accounted(built.round(population=population), num_steps=rounds).epsilon(1e-5, lower=False).upper
+        )
 
     found = [cost(noise) for noise in (1.346503, 1.347, 1.348, 1.36, 2.0)]
     assert all(later < earlier for earlier, later in itertools.pairwise(found))

@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from accounted import accounted
 
-from shuffle_plugins.accounting import PrivacyTarget, ShuffleAccountant
+from shuffle_plugins.accounting import PrivacyTarget
 from shuffle_plugins.compressors.quantization import plus_thresholds
 from shuffle_plugins.core import Rows
 from shuffle_plugins.protocols import BallSum, PoissonBinomialSum
@@ -29,10 +30,14 @@ def small(**changes: object) -> PoissonBinomialSum:
     return PoissonBinomialSum(**(fields | changes))  # type: ignore[arg-type]
 
 
+def values_of(protocol: PoissonBinomialSum, rows: torch.Tensor) -> torch.Tensor:
+    """Coefficients in units of their radius, as the bits' chances are taken from them."""
+    found, scale = sums._representation(protocol.spread, Rows.of(rows), radius=protocol.radius)
+    return found.mul(scale).clamp_(-1, 1)
+
+
 def spent(one: object, *, num_steps: int = 1) -> float:
-    accountant = ShuffleAccountant()
-    accountant.step(one, num_steps=num_steps)  # type: ignore[arg-type]
-    return accountant.epsilon(DELTA).upper
+    return accounted(one, num_steps=num_steps).epsilon(DELTA).upper
 
 
 def test_coefficients_stay_in_their_box_and_ball() -> None:
@@ -43,9 +48,7 @@ def test_coefficients_stay_in_their_box_and_ball() -> None:
     rows = torch.cat(
         [columns, unit(50, 64) * 3, torch.zeros(1, 64, dtype=torch.float64), torch.eye(64).double()]
     )
-    from shuffle_plugins.core import Rows
-
-    values = protocol._values(Rows.of(rows))
+    values = values_of(protocol, rows)
     assert float(values.abs().max()) <= 1
     assert float(values.norm(dim=1).max()) <= protocol.round().distance / 2
     assert not values[len(columns) + 50].any()
@@ -81,7 +84,7 @@ def test_the_lower_end_is_attained_by_real_vectors(bits: int, message_epsilon: f
     x = 2.0 * torch.stack([angles.cos(), angles.sin()], dim=1).double()
 
     def chances(rows: torch.Tensor) -> list[list[float]]:
-        values = protocol._values(Rows.of(rows))
+        values = values_of(protocol, rows)
         return (plus_thresholds(values, thresholds=protocol.thresholds).double() / WHOLE).tolist()
 
     def view(mine: list[float], others: list[float]) -> np.ndarray:
@@ -94,8 +97,7 @@ def test_the_lower_end_is_attained_by_real_vectors(bits: int, message_epsilon: f
         return joint
 
     plus, minus = chances(x), chances(-x)
-    accountant = ShuffleAccountant()
-    accountant.step(protocol.round())
+    accountant = accounted(protocol.round())
     for epsilon in (0.0, 0.2, 0.5):
         found = accountant.delta(epsilon)
         exact = max(

@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
+from accounted import accounted
 from thinning import first_fast
 from torch import Tensor
 
-from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.core import Reports
 from shuffle_plugins.mechanisms.bit_planes import SampledPlan, plane_value, plane_weights
 from shuffle_plugins.protocols import BallSum, BinarySum, CubeSum, VectorSum, published
@@ -44,7 +44,7 @@ def test_the_variance_of_a_cube_is_attained() -> None:
 def test_chunks_of_clients_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     protocol, x = CubeSum(dim=4, cohort=40, budget=1600.0, samples=4), cube(40, 4)
     whole = protocol.share(x.sign())
-    monkeypatch.setattr("shuffle_plugins.protocols.tags._ENTRIES_AT_ONCE", 12)
+    monkeypatch.setattr("shuffle_plugins.protocols.tags.rows_at_once", lambda width, **_: 3)
     assert torch.equal(protocol.share(x.sign()), whole)  # so loud that nothing is flipped
     assert torch.equal(whole, x.sign().sum(dim=0).long())
 
@@ -85,9 +85,7 @@ def test_calibrated_sums_against_the_gaussian_of_a_trusted_server(
     kind: type[BinarySum] | type[CubeSum] | type[BallSum], dim: int, sensitivity: float, most: float
 ) -> None:
     protocol = kind.calibrated(dim=dim, cohort=3000, epsilon=EPSILON, delta=DELTA)
-    accountant = ShuffleAccountant()
-    accountant.step(protocol.round())
-    found = accountant.epsilon(DELTA)
+    found = accounted(protocol.round()).epsilon(DELTA)
     assert 0.995 * EPSILON < found.upper <= EPSILON
     if kind is not BallSum:
         assert found.lower > 0.985 * EPSILON
@@ -111,9 +109,7 @@ def test_the_thesis_s_constants_ask_for_a_hundred_times_the_variance() -> None:
     ours = BinarySum.calibrated(dim=300, **settings)
     budget = published.multi_message_budget(samples=300, **settings)
     theirs = BinarySum(dim=300, cohort=3000, budget=budget, samples=300)
-    accountant = ShuffleAccountant()
-    accountant.step(theirs.round())
-    assert 0.05 < accountant.epsilon(DELTA, lower=False).upper < 0.1
+    assert 0.05 < accounted(theirs.round()).epsilon(DELTA, lower=False).upper < 0.1
     assert 90 < theirs.worst_variance / ours.worst_variance < 130
     # One loud bit: its parameter v = 22 is not its ε0, which is that of the printed flip probability.
     loud = {"cohort": 10**6, "samples": 1, "epsilon": 1.0, "delta": 1e-6}

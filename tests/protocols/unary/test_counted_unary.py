@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import pytest
 import torch
+from accounted import accounted
 from scipy import stats
 from thinning import first_fast
 
@@ -16,7 +17,7 @@ from shuffle_plugins.accounting.pairs.bits import BitResponse
 from shuffle_plugins.mechanisms import get, registry
 from shuffle_plugins.protocols import CountedUnary, HistogramSum, UnaryL1Sum
 from shuffle_plugins.protocols.draws import binomial_table, drawn_binomials
-from shuffle_plugins.protocols.unary import exceeding_probability, least_max_weight
+from shuffle_plugins.protocols.unary import exceeding_probability
 from shuffle_plugins.randomness import WHOLE, SeededRandomness
 
 ENCODINGS = ["symmetric", "optimal"]
@@ -74,44 +75,26 @@ def test_other_data_are_refused(data: torch.Tensor, said: str) -> None:
 def test_weights_beyond_a_limit_are_as_seldom_as_exact_fractions_say(
     encoding: str, length: int, ones: int
 ) -> None:
-    bit_epsilon = 1.7
-    bit = getattr(BitResponse, encoding)(bit_epsilon)
+    bit = getattr(BitResponse, encoding)(1.7)
     own, other = Fraction(bit.one), Fraction(bit.zero)
+    thresholds = round(own * WHOLE), round(other * WHOLE)
     law = [Fraction(1)]
     for p in [own] * ones + [other] * (length - ones):
         law = [a * (1 - p) + b * p for a, b in zip([*law, 0], [0, *law], strict=True)]
     for limit in range(length + 1):
         exact = sum(law[limit + 1 :], Fraction(0))
-        found = exceeding_probability(
-            limit, length=length, ones=ones, bit_epsilon=bit_epsilon, encoding=BitEncoding(encoding)
-        )
+        found = exceeding_probability(limit, length, ones, *thresholds)
         assert exact <= found <= exact * (1 + Fraction(1, 10**8))
-        wanted = least_max_weight(
-            length=length,
-            ones=ones,
-            bit_epsilon=bit_epsilon,
-            encoding=BitEncoding(encoding),
-            false_positive_rate=max(found, 1e-300),
-        )
-        assert wanted == max(limit, ones)
 
 
 def test_a_limit_is_the_one_of_the_draft() -> None:
     """draft-wang-ppm-differential-privacy, as its proof of concept computes it."""
     for bit_epsilon, length, rate in ((8.0, 50, 1 / 200), (5.0, 1000, 1e-6), (3.0, 100, 1e-9)):
         p = 1 / (math.exp(bit_epsilon) + 1)
-        found = least_max_weight(
-            length=length,
-            ones=1,
-            bit_epsilon=bit_epsilon,
-            encoding=BitEncoding.SYMMETRIC,
-            false_positive_rate=rate,
-        )
+        thresholds = CountedUnary(length=length, cohort=2, bit_epsilon=bit_epsilon)._thresholds
+        found = next(k for k in range(1, length) if exceeding_probability(k, length, 1, *thresholds) <= rate)
         # The draft counts the client's own bit as always set; here it is flipped as well.
-        assert found in (
-            round(stats.binom.isf(rate, length - 1, p)) + 1,
-            round(stats.binom.isf(rate, length - 1, p)),
-        )
+        assert round(stats.binom.isf(rate, length - 1, p)) + 1 - found in (0, 1)
 
 
 def test_reports_keep_to_the_limit_and_others_are_refused() -> None:
@@ -125,9 +108,7 @@ def test_reports_keep_to_the_limit_and_others_are_refused() -> None:
     with pytest.raises(ValueError, match="more than 6 ones"):
         protocol.total(forged)
     # So low a limit changes what clients send, and is charged: nothing is hidden by counting.
-    accountant = ShuffleAccountant()
-    accountant.step(protocol.round())
-    assert accountant.epsilon(1e-5).upper == pytest.approx(2.0)
+    assert accounted(protocol.round()).epsilon(1e-5).upper == pytest.approx(2.0)
 
 
 def test_a_limit_that_nobody_meets_costs_next_to_nothing() -> None:
@@ -141,9 +122,7 @@ def test_a_limit_that_nobody_meets_costs_next_to_nothing() -> None:
     free = CountedUnary(length=50, cohort=2_000, bit_epsilon=limited.bit_epsilon)
     costs = []
     for protocol in (limited, free):
-        accountant = ShuffleAccountant()
-        accountant.step(protocol.round())
-        costs.append(accountant.epsilon(1e-6))
+        costs.append(accounted(protocol.round()).epsilon(1e-6))
     assert costs[1].upper <= costs[0].upper <= 1.0
     assert costs[0].upper == pytest.approx(costs[1].upper, rel=1e-4)
     assert costs[0].lower >= 0.98 * costs[0].upper
@@ -164,9 +143,7 @@ def test_a_limit_is_chosen_for_all_steps_together() -> None:
     target = {"epsilon": 0.3, "delta": 1e-8, "num_steps": 100_000, "population": 1_000_000}
     found = UnaryL1Sum.calibrated(dim=1_000, cohort=1_000, **target)
     assert found.false_positive_rate * 1_000 * 100_000 * (1 + math.exp(0.3)) < 1.001e-2 * 1e-8
-    accountant = ShuffleAccountant()
-    accountant.step(found.round(population=1_000_000), num_steps=100_000)
-    cost = accountant.epsilon(1e-8)
+    cost = accounted(found.round(population=1_000_000), num_steps=100_000).epsilon(1e-8)
     assert 0.26 < cost.lower <= cost.upper <= 0.3
 
 

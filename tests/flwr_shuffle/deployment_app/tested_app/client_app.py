@@ -10,10 +10,9 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr_shuffle import ShuffleMod, register_aggregator, register_mix_node
-from flwr_shuffle.messages import instruction_of
-from flwr_shuffle.service_messages import Step
+from flwr_shuffle.messages import Step, instruction_of
 
-from shuffle_plugins.secure_aggregation import share, share_with_proof
+from shuffle_plugins.secure_aggregation import share
 from tested_app.hostile import hostile_mod
 from tested_app.pauses import add_line, pause
 
@@ -30,10 +29,10 @@ def _paused_batch(*of, mixed=nodes._mixed):
 
 
 def _paused_sum(aggregator, request, aggregated=nodes._aggregated):
-    """An aggregator has written the round down, and checked proofs or added up; its answer is not out."""
+    """An aggregator has written the round down and added up; its answer is not out."""
     answer = aggregated(aggregator, request)
-    if request.step is not Step.CHECK:
-        pause("verified" if request.step is Step.VERIFY else "summed")
+    if request.step is Step.ADD:
+        pause("summed")
     return answer
 
 
@@ -46,16 +45,9 @@ def _noted_share(counts, **options):
     return shared
 
 
-def _noted_proof(counts, **options):
-    """A client's counts, which it has proven to be within bounds."""
-    add_line("proven", json.dumps(counts.tolist()))
-    return share_with_proof(counts, **options)
-
-
 nodes._mixed = _paused_batch
 nodes._aggregated = _paused_sum
 flwr_shuffle.client.share = _noted_share
-flwr_shuffle.client.share_with_proof = _noted_proof
 
 
 @app.train()

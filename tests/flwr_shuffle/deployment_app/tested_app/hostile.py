@@ -10,13 +10,21 @@ import os
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
-from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, Role, instruction_of
-from flwr_shuffle.service_messages import Answer, MixMessage, NodeRole, Unable
+from flwr_shuffle.messages import (
+    PAYLOAD_KEY,
+    RECORD_KEY,
+    Answer,
+    MixMessage,
+    NodeRole,
+    Role,
+    Unable,
+    instruction_of,
+)
 
 from shuffle_plugins.shuffler import MixedStatement, Refusal
-from shuffle_plugins.shuffler.batches import items_digest
 from shuffle_plugins.shuffler.envelopes import envelope_size
 from shuffle_plugins.shuffler.keys import SigningKey, parse_mixer_public_key
+from shuffle_plugins.shuffler.mixer import items_digest
 from tested_app.pauses import add_line
 
 DIM = 40

@@ -12,12 +12,10 @@ from pathlib import Path
 
 
 def folder() -> Path:
-    """Where tests and processes leave notes for each other."""
     return Path(os.environ["TESTED_APP_FOLDER"])
 
 
 def pause(name: str) -> None:
-    """Wait here, if a test wants it."""
     stop = folder() / f"stop-{name}"
     if stop.exists():
         note(f"at-{name}", str(os.getpid()))

@@ -1,4 +1,4 @@
-"""A server that keeps all it sees, and one that attacks the mixer."""
+"""A server that keeps all it sees."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import FixedSize, MixNodeStage, SelfSampling, SharedSumStage, ShuffleStrategy, Waiting
-from flwr_shuffle.stages import Anonymous, Replies
+from flwr_shuffle.grids import Anonymous, Replies
 
 from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.shuffler.keys import SealingKey
-from tested_app.attacks import attack
 from tested_app.pauses import add_line, folder, note, pause
 
 DIM = 40
@@ -31,18 +30,14 @@ class PausingStage(MixNodeStage):
     """A stage that can be killed with a batch in its hands."""
 
     def collect(self, replies: Replies) -> Anonymous:
-        """The mix node's, with a place to stop before and after."""
         pause(f"replied-{replies.instruction.server_round}")
-        batch = super().collect(replies)
-        pause(f"shuffled-{replies.instruction.server_round}")
-        return batch
+        return super().collect(replies)
 
 
 class PausingFedAvg(FedAvg):
     """A strategy that can be killed when a round is in the books, and what it made of it is not."""
 
     def aggregate_train(self, server_round, replies):
-        """FedAvg's, with a place to stop before."""
         pause(f"aggregating-{server_round}")
         return super().aggregate_train(server_round, replies)
 
@@ -57,7 +52,6 @@ class WatchedGrid:
         return getattr(self._grid, name)
 
     def send_and_receive(self, messages, *, timeout=None):
-        """The other grid's, noted."""
         sent = list(messages)
         for message in sent:
             add_line("seen", json.dumps(_told("sent", message)))
@@ -73,10 +67,6 @@ Grid.register(WatchedGrid)
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
-    if config["attack"]:
-        outcomes = attack(grid, dim=DIM, mixer_public_key=str(config["mixer-public-key"]), **ROUND)
-        note("attacked", json.dumps(outcomes))
-        return
     strategy = ShuffleStrategy(
         PausingFedAvg(fraction_evaluate=0.0),
         **(_summed(config) if config["aggregator-public-keys"] else _mixed(config)),
@@ -127,7 +117,6 @@ def _summed(config) -> dict[str, Any]:
     stage = SharedSumStage(
         aggregator_public_keys=str(config["aggregator-public-keys"]).split(","),
         waiting=Waiting(poll_interval=0.3, answer_timeout=20),
-        verified=bool(config["verified"]),
     )
     return {"randomizer": SUM, "sampling": FixedSize(int(config["population"])), "shuffler": stage}
 

@@ -5,46 +5,42 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, Self
 
 StrPath = str | os.PathLike[str]
 
 VERSION = 1
-"""Version of all ledgers. Nothing reads a ledger of another."""
-
-_PATIENCE_S = 30.0  # that one process waits for another's transaction; those take milliseconds
-
-
-class LedgerError(ValueError):
-    """The file is no ledger, is damaged or locked, or what is to be entered contradicts what is in it."""
+"""Version of all files. Nothing reads a file of another."""
 
 
 class Database:
-    """One connection to a ledger's file, which its owner alone can read; ``create`` makes it if not there.
+    """One connection to a file, which its owner alone can read; ``create`` makes it if it is not there.
 
-    FileNotFoundError says that the file, or with ``create`` its folder, is missing, and LedgerError that it
-    is not of this format, is damaged, or stays locked for half a minute.
+    FileNotFoundError says that the file, or with ``create`` its folder, is missing, and ``ERROR`` that it is
+    not of this format, is damaged, or stays locked for half a minute.
     """
 
-    WHAT: ClassVar[str]  # the kind of ledger, in words
+    WHAT: ClassVar[str]  # the kind of file, in words
     APPLICATION_ID: ClassVar[int]  # SQLite's mark of the file's owner
     SCHEMA: ClassVar[tuple[str, ...]]  # statements that make an empty file one of this kind
+    ERROR: ClassVar[type[ValueError]]
 
     def __init__(self, path: StrPath, *, create: bool = True) -> None:
         self.path = Path(path).absolute()
         if not (self.path.parent if create else self.path).exists():
-            missing = f"the folder {self.path.parent}" if create else f"the ledger {self.path}"
+            missing = f"the folder {self.path.parent}" if create else f"the {self.WHAT} {self.path}"
             raise FileNotFoundError(f"{missing} does not exist")
         if create and not self.path.exists():
             try:
                 os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600))
             except OSError as error:
-                raise LedgerError(f"{self.path} cannot be made: {error.strerror}") from error
+                raise self.ERROR(f"{self.path} cannot be made: {error.strerror}") from error
         uri = f"{self.path.as_uri()}?mode=rw"
         with self._explained():
-            self._connection = sqlite3.connect(uri, uri=True, timeout=_PATIENCE_S, isolation_level=None)
+            # One process waits that long for another's transaction, which takes milliseconds.
+            self._connection = sqlite3.connect(uri, uri=True, timeout=30.0, isolation_level=None)
         try:
             with self._explained():
                 # Rollback journal, not WAL: readers then need no files beside it. EXTRA: a power cut cannot
@@ -57,29 +53,22 @@ class Database:
             raise
 
     def _identify(self, *, create: bool) -> None:
-        with self.reading() as connection:
+        with self.writing() if create else self.reading() as connection:
             (mark,) = connection.execute("PRAGMA application_id").fetchone()
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             (objects,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        if (mark, version, objects) == (0, 0, 0) and create:
-            self._create()
-        elif mark != self.APPLICATION_ID:
-            raise LedgerError(f"{self.path} is not a {self.WHAT}; give another file")
-        elif version != VERSION:
-            raise LedgerError(
-                f"{self.path} is a {self.WHAT} of version {version}; this release reads version "
-                f"{VERSION}. Use the release that wrote it, or another file"
-            )
-
-    def _create(self) -> None:
-        with self.writing() as connection:
-            (mark,) = connection.execute("PRAGMA application_id").fetchone()
-            if mark == self.APPLICATION_ID:  # somebody else was faster
-                return
-            for statement in self.SCHEMA:
-                connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {self.APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {VERSION}")
+            if (mark, version, objects) == (0, 0, 0) and create:
+                for statement in self.SCHEMA:
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA application_id = {self.APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {VERSION}")
+            elif mark != self.APPLICATION_ID:
+                raise self.ERROR(f"{self.path} is not a {self.WHAT}; give another file")
+            elif version != VERSION:
+                raise self.ERROR(
+                    f"{self.path} is a {self.WHAT} of version {version}; this release reads version "
+                    f"{VERSION}. Use the release that wrote it, or another file"
+                )
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
@@ -110,11 +99,11 @@ class Database:
         try:
             yield
         except sqlite3.ProgrammingError as error:
-            raise LedgerError(
+            raise self.ERROR(
                 f"{self.path} was closed, or is used by a thread that did not open it"
             ) from error
         except sqlite3.Error as error:
-            raise LedgerError(f"{self.path} cannot be used as a {self.WHAT}: {error}") from error
+            raise self.ERROR(f"{self.path} cannot be used as a {self.WHAT}: {error}") from error
 
     def close(self) -> None:
         """Close the file; harmless to repeat."""
@@ -125,18 +114,3 @@ class Database:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def application_of(path: StrPath) -> int | None:
-    """SQLite's mark of a file's owner; None if there is no file, or it is no database."""
-    place = Path(path).absolute()
-    if not place.is_file():
-        return None
-    try:
-        with closing(
-            sqlite3.connect(f"{place.as_uri()}?mode=ro", uri=True, timeout=_PATIENCE_S)
-        ) as connection:
-            (mark,) = connection.execute("PRAGMA application_id").fetchone()
-    except sqlite3.Error:
-        return None
-    return int(mark)
