@@ -66,10 +66,10 @@ CLAIMS = (
     ),
     Claim(
         name="bits",
-        says="16 bits, with 3.5 times the error of 438,592 bits",
+        says="128 bits, with 1.00 times the error of 438,592 bits",
         page="docs/guides/mechanisms.md",
         command="shuffle-plugins mechanisms --dim 13706 --local-epsilon 2 --norm l2",
-        shows=(r"l2-block +l2 +[\d,]+ +3\.4\d+ +16 ", "438,592"),
+        shows=(r"privunit-g-seed +l2 +[\d,]+ +1\.00\d +128 ", "438,592"),
     ),
     Claim(
         name="MNIST, sum",

@@ -4,10 +4,12 @@ Every mechanism in the registry. Errors: single reports of one datum, E‖R(x) -
 Encoding: 10,000 clients × 13,706 coordinates of float32, beside one copy of that batch, in processor time;
 peak memory is the process's own high-water mark, beyond the batch. Wire: the bytes of the reports of 10,000
 clients at d = 13,170 beside those of their float32 vectors. Shuffled: the errors of PrivUnit and of the
-blanket-mixed Gaussian mechanism at the same ε after shuffling. Sums are in benchmarks/protocols.py.
+blanket-mixed Gaussian mechanism at the same ε after shuffling. Seeds: the time of a client's search and of
+the server's sum, and a million searches beside the stated law. Sums are in benchmarks/protocols.py.
 
-Usage: python benchmarks/mechanisms.py [--output FILE] [--only errors|encoding|wire|short|shuffled]
-With --only the other parts of the file stay as they are.
+Usage: python benchmarks/mechanisms.py [--output FILE] [--only PART]
+With --only the other parts of the file stay as they are. PART is one of errors, encoding, wire, short,
+shuffled, seeds, seed_law and seed_round.
 """
 
 from __future__ import annotations
@@ -20,13 +22,17 @@ import platform
 import re
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.progress import track
+from scipy import integrate, stats
 
 from shuffle_plugins.accounting import ShuffleAccountant, calibrate_local_epsilon
+from shuffle_plugins.compressors.seeds import draw_seeds, expand_all
 from shuffle_plugins.mechanisms import FrequencyOracle, available, get, registry
 from shuffle_plugins.randomness import SecureRandomness
 
@@ -41,6 +47,11 @@ SHORT_LEVELS = (0.5, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 SHUFFLED_LEVELS, SHUFFLED_DIM = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0), 1000
 SHUFFLED = {"population": 60_000, "cohort": 10_000, "num_steps": 1200}
 DELTA = 1e-5
+SEEDED = ("privunit-g-seed", "blanket-mixed-gaussian-seed")
+SEARCHED_LEVELS, SEARCHES = (1.0, 2.0, 4.0, 6.5), 200
+SUMMED = 12_000
+ROUND_DIM, ROUND_EPSILON = 19_530, 4.2137  # those of MNIST at ε = 1 in examples/frontier
+LAW_DIM, LAW_DRAWS, LAW_CELLS = 20, 10**6, 200
 REPEATS = 3
 SAMPLED: dict[str, tuple[str, dict[str, str]]] = {
     "linf-coordinate": ("linf-coordinate", {}),
@@ -232,6 +243,115 @@ def shuffled() -> list[dict[str, Any]]:
     return found
 
 
+def seeds() -> dict[str, Any]:
+    """What seed reports take: a client's search, and the server's sum of the vectors that they name."""
+    torch.set_num_threads(1)
+    x = torch.randn(SEARCHES, DIM, generator=torch.Generator().manual_seed(3))
+    searches = []
+    for name in SEEDED:
+        for local_epsilon in track(SEARCHED_LEVELS, description=f"searches of {name}"):
+            mechanism: Any  # has tries
+            whole, mechanism = (
+                get(each, local_epsilon=local_epsilon, dim=DIM) for each in (name.removesuffix("-seed"), name)
+            )
+            mechanism.randomize(x[:2], clip=True)
+            taken = [
+                1e3 * _fastest(partial(each.randomize, x, clip=True)) / SEARCHES
+                for each in (whole, mechanism)
+            ]
+            searches.append(
+                {
+                    "mechanism": name,
+                    "local_epsilon": local_epsilon,
+                    "expected_tries": mechanism.expected_tries,
+                    "milliseconds": taken[1],
+                    "milliseconds_of_whole_vectors": taken[0],
+                    "variance_over_whole_vectors": mechanism.worst_variance / whole.worst_variance,
+                }
+            )
+    reports = mechanism.layout.reports(draw_seeds(SUMMED, randomness=SecureRandomness()))
+    mechanism.sum(reports.narrow(0, 10))
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    before = _high_water("VmRSS")
+    return {
+        "dim": DIM,
+        "report_bytes": len(reports.narrow(0, 1).to_bytes()),
+        "searches": searches,
+        "sum": {
+            "reports": SUMMED,
+            "seconds": _fastest(partial(mechanism.sum, reports)),
+            "peak_beyond_reports": _high_water("VmHWM") - before,
+            "bytes_of_whole_vectors": 4 * SUMMED * DIM,
+        },
+    }
+
+
+def seed_round() -> dict[str, Any]:
+    """A round of 12,000 clients that search, beside one whose sum is drawn: errors over their formula."""
+    torch.set_num_threads(1)
+    mechanism = get(SEEDED[1], local_epsilon=ROUND_EPSILON, dim=ROUND_DIM)
+    coins = torch.Generator().manual_seed(4)
+    common = torch.nn.functional.normalize(torch.randn(ROUND_DIM, generator=coins), dim=0)
+    whole = torch.zeros(ROUND_DIM, dtype=torch.float64)
+    sums = {"searched": torch.zeros_like(whole), "drawn": torch.zeros_like(whole)}
+    for _ in track(range(SUMMED // 500), description="a round"):
+        rows = torch.randn(500, ROUND_DIM, generator=coins).div_(ROUND_DIM**0.5).add_(common, alpha=0.3)
+        rows = torch.nn.functional.normalize(rows, dim=1)
+        whole += rows.double().sum(dim=0)
+        sums["searched"] += mechanism.sum(mechanism.randomize(rows, clip=True))
+        sums["drawn"] += mechanism.randomize_sum(rows, clip=True)
+    expected = mechanism.worst_variance * SUMMED
+    deviation = math.sqrt(expected / ROUND_DIM)
+    return {
+        "mechanism": mechanism.name,
+        "local_epsilon": ROUND_EPSILON,
+        "dim": ROUND_DIM,
+        "reports": SUMMED,
+        "standard_error": math.sqrt(2 / ROUND_DIM),
+        **{
+            how: {
+                "error_over_formula": float((total - whole).square().sum()) / expected,
+                "off_along_the_mean_in_deviations": float((total - whole) @ common.double()) / deviation,
+            }
+            for how, total in sums.items()
+        },
+    }
+
+
+def seed_law() -> list[dict[str, Any]]:
+    """Whether the vectors that a million found seeds name have the stated law along their record."""
+    torch.set_num_threads(1)
+    return [_law(name) for name in SEEDED]
+
+
+def _law(name: str) -> dict[str, Any]:
+    """Inner products of reports with their record, beside the normal law times (1 + (e − 1)·F)/A."""
+    mechanism: Any = get(name, local_epsilon=LOCAL_EPSILON, dim=LAW_DIM)
+    row = torch.linspace(1.0, 2.0, LAW_DIM, dtype=torch.float64)
+    row /= row.norm()
+    along = []
+    for _ in track(range(LAW_DRAWS // 1000), description=f"law of {name}"):
+        reports = mechanism.randomize(row.to(torch.float32).expand(1000, -1), clip=True)
+        along.append(expand_all(reports.fields[0].values, dim=LAW_DIM) @ row)
+    found = torch.cat(along).numpy()
+    law, places = mechanism._searched, np.linspace(-9.0, 9.0, 18_001)
+    gain = math.expm1(law.steps.local_epsilon)
+    density = np.exp(-(places**2) / 2) * (1 + gain * law.share(places))
+    mass = integrate.cumulative_simpson(density, x=places, initial=0.0)
+    below = np.interp(found, places, mass / mass[-1])
+    counts = np.bincount((below * LAW_CELLS).astype(int).clip(max=LAW_CELLS - 1), minlength=LAW_CELLS)
+    return {
+        "mechanism": name,
+        "local_epsilon": LOCAL_EPSILON,
+        "dim": LAW_DIM,
+        "draws": len(found),
+        "mean": float(found.mean()),
+        "mean_of_the_law": float(integrate.simpson(places * density, x=places) / mass[-1]),
+        "chi_square_p": float(stats.chisquare(counts).pvalue),
+        "kolmogorov_smirnov_p": float(stats.kstest(below, "uniform").pvalue),
+    }
+
+
 def main() -> None:
     parts: dict[str, Callable[[], Any]] = {
         "errors": errors,
@@ -239,6 +359,9 @@ def main() -> None:
         "wire": wire,
         "short": short,
         "shuffled": shuffled,
+        "seeds": seeds,
+        "seed_law": seed_law,
+        "seed_round": seed_round,
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", choices=parts)

@@ -204,10 +204,6 @@ def sentences() -> Sentences:
     small, large = result("examples/flower_quickstarts")["sklearn"]
     (torch,) = result("examples/flower_quickstarts")["pytorch"]
     plain = many["plain FedAvg"]
-    short = [
-        result("benchmarks/flower_overhead")["100"]["variants"][name]["update_bytes"]
-        for name in ("l2-block, rotation", "linf-block")
-    ]
     whole = 4 * result("examples/flower_population")["parameters"]
 
     ends = [rounded(run[f"epsilon_{who}"], up=True, digits=3) for who in ("observer", "server")]
@@ -233,9 +229,6 @@ def sentences() -> Sentences:
             trusted_noise(),
             f"(Nobody trusted: {run['curve'][-1]['epsilon_nobody_trusted']:g}.)",
             f"a round instead of {whole:,}",
-            f"`projunit` at {100 * run['payload_bytes'] / whole:.0f} % of its bytes (for {whole // 4:,} "
-            "parameters)",
-            f"`linf-block` or `l2-block` send {min(short)} to {max(short)} bytes",
             f"plain FedAvg {plain['median_processor_s']:.1f} s of processor time, "
             f"{plain['median_s']:.0f} s on the clock, {plain['peak_memory_mib']:,} MiB",
             f"`linf-block` {times('linf-block')}, "

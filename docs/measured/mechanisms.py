@@ -8,10 +8,12 @@ from functools import cache
 from measured.parts import Sentences, Tables, result, table
 from shuffle_plugins.cli.output import times
 from shuffle_plugins.core import rounded
-from shuffle_plugins.planning import Choice, choices, report_error
+from shuffle_plugins.mechanisms import MechanismSpec, get
+from shuffle_plugins.planning import Choice, choices, mixed_round_costs, report_error
 
 BENCHMARKS = "docs/reference/benchmarks.md"
 MECHANISMS = "docs/guides/mechanisms.md"
+OTHERS = "docs/reference/other-mechanisms.md"
 OPACUS = "docs/guides/opacus.md"
 GPU = "docs/guides/gpu.md"
 
@@ -57,6 +59,57 @@ def equal_epsilon() -> str:
             for of in result("benchmarks/mechanisms")["shuffled"]
         ),
     )
+
+
+SEEDED = ("privunit-g-seed", "blanket-mixed-gaussian-seed")
+
+
+def seeds() -> str:
+    """What a client spends on the search for a seed."""
+    found = {
+        (of["mechanism"], of["local_epsilon"]): of
+        for of in result("benchmarks/mechanisms")["seeds"]["searches"]
+    }
+    rows = []
+    for level in sorted({level for _, level in found}):
+        both = [found[name, level] for name in SEEDED]
+        ratio = max(of["variance_over_whole_vectors"] for of in both)
+        searches = (f"{of['expected_tries']:.3g} tries, {of['milliseconds']:.2g} ms" for of in both)
+        rows.append((f"{level:g}", *searches, f"{ratio:.4f}"))
+    return table(("ε0", *(f"`{name}`" for name in SEEDED), "error over that of the whole vector"), rows)
+
+
+_OTHERS = (
+    "linf-coordinate",
+    "sampled-bits",
+    "linf-bit-planes",
+    "l2-bit-planes",
+    "sqkr",
+    "l2-block",
+    "projunit",
+)
+_BESIDE = ("linf-block", "l1-hadamard", "laplace", "discrete-laplace")
+_LEVELS = (0.5, 1.0, 2.0, 4.0, 6.0)
+
+
+def beside_seeds() -> str:
+    """Errors of other mechanisms over that of a seed, on the balls that they are made for."""
+
+    def row(name: str) -> tuple[str, ...]:
+        norm = get(name, local_epsilon=1.0, dim=DIM).domain
+        pairs = [
+            [
+                report_error(each, local_epsilon=level, dim=DIM, radius=1.0, norm=norm)
+                for each in (name, SEEDED[0])
+            ]
+            for level in _LEVELS
+        ]
+        ratios = [own.variance / seed.variance for own, seed in pairs]
+        bits = pairs[_LEVELS.index(4.0)][0].bits
+        return f"`{name}`", norm, f"{bits:,}", *(f"{ratio:.3g}" for ratio in ratios)
+
+    head = ("name", "ball", "bits", *(f"ε0 = {level:g}" for level in _LEVELS))
+    return table(head, (row(name) for name in (*_OTHERS, *_BESIDE)))
 
 
 # name, class, key, ball, and what a client sends
@@ -216,7 +269,8 @@ def kernels() -> str:
 
 TABLES: Tables = {
     GPU: {"kernels": kernels},
-    MECHANISMS: {"one report": one_report, "equal epsilon": equal_epsilon, "sums": sums},
+    MECHANISMS: {"one report": one_report, "seeds": seeds, "equal epsilon": equal_epsilon, "sums": sums},
+    OTHERS: {"beside seeds": beside_seeds},
     BENCHMARKS: {"encoding": encoding, "at most 15 bits": short, "Hadamard": hadamard},
 }
 
@@ -250,6 +304,38 @@ def _transforms() -> list[str]:
     ]
 
 
+def _mixed_seeds() -> str:
+    """What a mixer takes for a million seed reports, and for as many of PrivUnit."""
+    rows = {row["report_bytes"]: row for row in result("benchmarks/mixer")}  # the last of each has most
+    short, long = (rows[size] for size in (_wire_bytes(SEEDED[0], 4.0), 54_869))
+    each = [mixed_round_costs(clients=2, report_bytes=row["report_bytes"])[0].sent for row in (short, long)]
+    minutes = [1e6 / row["reports_per_second"] / 60 for row in (short, long)]
+    return (
+        f"A mixer takes {short['reports_per_second']:,} seed reports a second, in {short['peak_mib']} MiB, "
+        f"{short['peak_mib_with_enrolled_keys_alone']} of them for the program and enrolled keys "
+        f"(measured with {short['reports']:,}): {minutes[0]:.1f} minutes and {each[0] / 1e3:.2f} GB of "
+        f"envelopes for 10^6. Of `privunit`, {long['report_bytes'] / 1e3:.0f} kB each, it takes "
+        f"{long['reports_per_second']:,} a second (with {long['reports']:,}): {minutes[1]:.1f} minutes and "
+        f"{each[1] / 1e3:.0f} GB for 10^6"
+    )
+
+
+def _searched_seeds() -> list[str]:
+    """That clients who search send what is stated."""
+    found = result("benchmarks/mechanisms")
+    law, turn = found["seed_law"], found["seed_round"]
+    errors = [turn[how]["error_over_formula"] for how in ("searched", "drawn")]
+    return [
+        f"{law[0]['draws']:,} seeds that were searched for at ε0 = {LOCAL_EPSILON:g} (d = {law[0]['dim']}) "
+        "have the stated law along their record: "
+        f"p = {min(of['chi_square_p'] for of in law):.2f} or more by χ², "
+        f"{min(of['kolmogorov_smirnov_p'] for of in law):.3f} or more by Kolmogorov and Smirnov's test",
+        f"In a round of {turn['reports']:,} clients (d = {turn['dim']:,}) the sum of searched seeds has "
+        f"{errors[0]:.3f} times the squared error of its formula, a drawn one {errors[1]:.3f}; the standard "
+        f"error is {turn['standard_error']:.3f}",
+    ]
+
+
 def _range_proofs() -> str:
     """What a proof costs, for the measurements; the guide has the table."""
     costs = result("benchmarks/range_proofs")["costs"]
@@ -262,16 +348,20 @@ def _range_proofs() -> str:
     )
 
 
-def _block_beside_privunit() -> tuple[str, str]:
-    """Error of `l2-block` over PrivUnit's, and its bits, at ε0 from 1 to 8."""
+def _wire_bytes(name: str, local_epsilon: float) -> int:
+    """Of one report, with its header."""
+    return MechanismSpec(name=name, local_epsilon=local_epsilon).report_bytes(dim=DIM)
+
+
+def _block_beside_privunit() -> str:
+    """Error of `l2-block` over PrivUnit's at ε0 from 1 to 8."""
     asked = {"dim": DIM, "radius": 1.0, "norm": "l2"}
     pairs = [
         [report_error(name, local_epsilon=float(level), **asked) for name in ("l2-block", "privunit")]  # type: ignore[arg-type]
         for level in range(1, 9)
     ]
     ratios = [block.variance / least.variance for block, least in pairs]
-    bits = [block.bits for block, _ in pairs]
-    return f"{min(ratios):.1f} to {max(ratios):.1f}", f"{min(bits)} to {max(bits)}"
+    return f"{min(ratios):.1f} to {max(ratios):.1f}"
 
 
 def sentences() -> Sentences:
@@ -281,11 +371,13 @@ def sentences() -> Sentences:
     ratios, wire = [row["ratio"] for row in errors.values()], found["wire"]
     header = round(wire["report_bytes"] - wire["float32_bytes"] / wire["saving_without_header"])
     reports = {of.name: of for of in _one_report()}
-    block, least, folded = (reports[name] for name in ("l2-block", "privunit", "projunit"))
+    seed, least, folded = (reports[name] for name in ("privunit-g-seed", "privunit", "projunit"))
     assert least.variance == min(of.variance for of in reports.values())
     saved = [100 * (1 - of["mixed_variance"] / of["variance"]) for of in found["shuffled"]]
     shorter = {row["local_epsilon"]: f"{row['ratio']:.2f}" for row in found["short"]}
-    times_privunit, bits = _block_beside_privunit()
+    times_privunit, summed = _block_beside_privunit(), found["seeds"]["sum"]
+    sent = _wire_bytes(SEEDED[0], LOCAL_EPSILON)
+    sealed = mixed_round_costs(clients=2, report_bytes=sent)[0].sent
     longest = least.bits
     alone = result("benchmarks/protocols")["without_a_sum"]
     copied = {key: [each[f"{key}_seconds"] for each in found["encoding"]] for key in ("copy", "read")}
@@ -306,24 +398,30 @@ def sentences() -> Sentences:
             f"a convolutional network with {step['parameters']:,} parameters on {step['batch']:,} records",
         ],
         "README.md": [
-            f"**{block.bits} bits** for a gradient of {DIM:,} numbers, with "
-            f"{block.variance / least.variance:.1f} times the squared error of the most accurate mechanism, "
+            f"**{seed.bits} bits** for a gradient of {DIM:,} numbers, with "
+            f"{seed.variance / least.variance:.2f} times the squared error of the most accurate mechanism, "
             f"which takes {longest:,} bits (at ε0 = {LOCAL_EPSILON:g}; "
             f"[all {len(errors)} mechanisms of one report]",
         ],
         "docs/README.md": [f"the {len(errors)} randomizers", f"| mechanisms | {len(errors)}, for vectors"],
         MECHANISMS: [
             f"its error is {min(saved):.0f} to {max(saved):.0f} % smaller",
-            f"better from ε0 = {threshold:.2f} on: {shorter[2.0]} times the error at ε0 = 2, "
-            f"{shorter[4.0]} at 4",
-            f"has {times_privunit} times the error of PrivUnit (ε0 = 1 to 8, d = {DIM:,}) in {bits} bits "
-            f"instead of {longest:,}",
+            f"sums {summed['reports']:,} reports in {summed['seconds']:.1f} s, with "
+            f"{summed['peak_beyond_reports'] / 1e6:.0f} MB beside them, where whole vectors would take "
+            f"{summed['bytes_of_whole_vectors'] / 1e6:.0f} MB",
+            f"A report in Flower is {1 + sent} bytes, or {sealed} sealed for a mix node",
             f"a trusted server's error is {alone['trusted_server']:.0f} with Gaussian noise, and that of "
             f"`privunit` {alone['privunit']:,.0f} with one report",
         ],
+        OTHERS: [
+            f"better from ε0 = {threshold:.2f} on: {shorter[2.0]} times the error at ε0 = 2, "
+            f"{shorter[4.0]} at 4",
+            f"for {times_privunit} times PrivUnit's error (ε0 = 1 to 8)",
+            f"{_wire_bytes('l2-block', 4.0)} instead of {sent}",
+        ],
+        "docs/guides/flower.md": [f"`privunit-g-seed`, which sends {sent} bytes whatever the model"],
         OPACUS: [
             f"k times {', '.join(f'{of.variance / DIM:.2g}' for of in privunit)} at ε0 = 1, 2, 4, 8",
-            f"`l2-block` has {times_privunit} times PrivUnit's error in {bits} bits",
         ],
         BENCHMARKS: [
             f"between {min(ratios):.4f} and {max(ratios):.4f} for all {len(ratios)} mechanisms, where the "
@@ -338,6 +436,8 @@ def sentences() -> Sentences:
             f"{wire['saving_without_header']:,.0f} without the {header} bytes of header",
             f"Below ε0 = {threshold:.2f} no",
             *_transforms(),
+            _mixed_seeds(),
+            *_searched_seeds(),
             _range_proofs(),
         ],
     }

@@ -1,4 +1,4 @@
-"""The five ways to train that are compared, called arms, and the noise that each of them needs.
+"""The six ways to train that are compared, called arms, and the noise that each of them needs.
 
 They differ in whom a client has to trust: nobody, a shuffler, those who add up a sum, or the server. For a
 data set and a target ε an arm finds about the least noise with which a whole run is (ε, δ)-differentially
@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -127,11 +128,14 @@ def _within(
     return best
 
 
-def one_report(task: Task, epsilon: float, schedule: Schedule) -> Noise:
+def one_report(
+    task: Task, epsilon: float, schedule: Schedule, *, mechanism: str = "blanket-mixed-gaussian"
+) -> Noise:
     """Each client of a round sends one randomised report, which a shuffler passes on without its name.
 
     The mechanism is blanket-mixed Gaussian noise, which has the least error of the package's mechanisms at an
-    ε after shuffling. The adversary sees the model after each round, but not the reports' senders.
+    ε after shuffling, or the same as a seed of 128 bits, whose sums are drawn by their law: clients' searches
+    for seeds are not played. The adversary sees the model after each round, but not the reports' senders.
 
     Raises:
         ValueError: if no setting within ε is found.
@@ -148,7 +152,7 @@ def one_report(task: Task, epsilon: float, schedule: Schedule) -> Noise:
             num_steps=rounds,
             radius=radius,
             norm="l2",
-            mechanism=["blanket-mixed-gaussian"],
+            mechanism=[mechanism],
         ).best
 
     def built(planned: PlanRow, *, dim: int, radius: float) -> LocalRandomizer:
@@ -174,12 +178,12 @@ def one_report(task: Task, epsilon: float, schedule: Schedule) -> Noise:
         lambda target: reporting(target, cohort=schedule.cohort, rounds=schedule.rounds, **learning),
         spent,
     )
-    mechanism = built(best, **learning)
+    reports = built(best, **learning)
     return Noise(
-        noisy=lambda coins: through(mechanism),
-        schedule=schedule.suited(_of_reports(mechanism, cohort=schedule.cohort)),
+        noisy=lambda coins: through(reports),
+        schedule=schedule.suited(_of_reports(reports, cohort=schedule.cohort)),
         epsilon=interval,
-        bytes_per_round=math.ceil(mechanism.bits_per_report / 8),
+        bytes_per_round=math.ceil(reports.bits_per_report / 8),
         facts={
             "mechanism": best.mechanism,
             "local_epsilon": best.local_epsilon,
@@ -347,6 +351,14 @@ ARMS = {
         trusts="the shuffler, to take names away",
         schedule=Schedule(cohort=12_000, rounds=400, clip=0.005),
         noise=one_report,
+        scales=3,
+        filters=0,
+    ),
+    "seed": Arm(
+        title="the same, as a seed of 128 bits",
+        trusts="the shuffler, to take names away",
+        schedule=Schedule(cohort=12_000, rounds=400, clip=0.005),
+        noise=partial(one_report, mechanism="blanket-mixed-gaussian-seed"),
         scales=3,
         filters=0,
     ),

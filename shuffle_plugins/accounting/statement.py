@@ -64,7 +64,8 @@ _UNCOVERED = (
     "rounding in privunit, privunit-g, projunit, blanket-mixed-gaussian and gaussian, which are proved for "
     "real numbers and computed in float64 (other mechanisms of this package draw whole numbers, and charge "
     "what their law is off by)",
-    "randomness that can be guessed: a SeededRandomness protects nobody",
+    "randomness that can be guessed: a SeededRandomness protects nobody, and all of it, with the vectors "
+    "that seed reports name, takes ChaCha20 for random",
 )
 
 

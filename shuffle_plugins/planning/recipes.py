@@ -20,10 +20,12 @@ _MOMENTUM = 0.9
 _MAX_GRAD_NORM = 0.1  # ℓ2 norm, C
 _L2_MECHANISMS = (
     "blanket-mixed-gaussian",
+    "blanket-mixed-gaussian-seed",
     "l2-bit-planes",
     "l2-block",
     "privunit",
     "privunit-g",
+    "privunit-g-seed",
     "projunit",
     "sqkr",
 )

@@ -171,6 +171,7 @@ class _Search:
     infeasible: set[tuple[str, int, int]] = field(default_factory=set)
     expected: int = 0
     _solved: list[PlanRow] = field(default_factory=list)
+    _loudest: dict[str, float] = field(default_factory=dict)
 
     # -- one combination ------------------------------------------------------------------------------------
 
@@ -210,7 +211,7 @@ class _Search:
             target=self.asked.target_epsilon,
             start=start,
             lowest=LEAST_SEARCHED_LOCAL_EPSILON,
-            highest=LARGEST_SEARCHED_LOCAL_EPSILON,
+            highest=self._largest(mechanism),
             precision=PRECISION,
             slope=slope,
         )
@@ -266,6 +267,20 @@ class _Search:
             norm=asked.norm,
         )
 
+    def _largest(self, mechanism: str) -> float:
+        """The largest ε0 to try: a little below where the mechanism refuses to be that loud, if it does."""
+        if mechanism not in self._loudest:
+            level = LARGEST_SEARCHED_LOCAL_EPSILON
+            while level > 1:
+                try:
+                    self._report(mechanism, level)
+                except ValueError:
+                    level *= 0.9
+                else:
+                    break
+            self._loudest[mechanism] = level if level > 1 else LARGEST_SEARCHED_LOCAL_EPSILON
+        return self._loudest[mechanism]
+
     def _size(self, cohort: int, num_steps: int) -> float:
         """log of what ε0 depends on for the most part: kT where sampling amplifies, T of epochs, else T/k."""
         power = -1
@@ -291,12 +306,12 @@ class _Search:
             reversed(solved), key=lambda row: abs(self._size(row.cohort, row.num_steps) - size)
         )
         wanted = self._log_variance(near.mechanism, near.cohort, near.num_steps, math.log(near.local_epsilon))
-        bottom, top = math.log(LEAST_SEARCHED_LOCAL_EPSILON), math.log(LARGEST_SEARCHED_LOCAL_EPSILON)
+        bottom, top = math.log(LEAST_SEARCHED_LOCAL_EPSILON), math.log(self._largest(mechanism))
 
         def excess(log_level: float) -> float:
             return max(-1e3, self._log_variance(mechanism, cohort, num_steps, log_level) - wanted)
 
-        x = math.log(near.local_epsilon)
+        x = min(math.log(near.local_epsilon), top)
         low, high = x, x
         while low > bottom and excess(low) > 0:
             low = max(bottom, low - 1)
@@ -354,7 +369,7 @@ class _Search:
         least: dict[Cell, PlanRow] = {}  # of the smallest error of a report
         for name in sorted(names, key=lambda each: (self._promise(each), each)):
             try:
-                floor = self._report(name, LARGEST_SEARCHED_LOCAL_EPSILON).variance
+                floor = self._report(name, self._largest(name)).variance
                 promising = [each for each in cells if each not in least or floor < least[each].report_mse]
                 unlike = [
                     each for each in promising if each not in least or self._may_beat(name, least[each])
@@ -372,9 +387,7 @@ class _Search:
                 dismissed.append(Dismissed(name=name, reason=str(error)))
                 continue
             if not promising:
-                reason = (
-                    f"a larger error at ε0 = {LARGEST_SEARCHED_LOCAL_EPSILON:g} than another mechanism's here"
-                )
+                reason = f"a larger error at ε0 = {self._largest(name):.3g} than another mechanism's here"
                 dismissed.append(Dismissed(name=name, reason=reason))
             elif not unlike:
                 reason = "no smaller error than another mechanism's, by the variances of the losses"

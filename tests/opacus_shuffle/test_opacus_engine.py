@@ -47,7 +47,7 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     calibrate_local_epsilon,
 )
-from shuffle_plugins.mechanisms import Gaussian, Norm, registry
+from shuffle_plugins.mechanisms import Gaussian, Norm, PrivUnitGSeed, registry
 from shuffle_plugins.randomness import SecureRandomness
 
 DELTA = 1e-5
@@ -111,6 +111,21 @@ def test_n_k_and_the_rate_are_exact(make_private: Any, sampling: str, n: int, k:
     assert (optimizer.round.population, optimizer.round.cohort) == (n, k)
     assert loader.batch_sampler.sample_rate == k / n == optimizer.round.sampling_rate
     assert len(loader) == n // k
+
+
+def test_steps_of_seed_reports_draw_their_sum_and_search_for_no_seed(
+    make_private: Any, train: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def searched(*_: Any) -> None:
+        raise AssertionError("a seed was searched for")
+
+    monkeypatch.setattr(PrivUnitGSeed, "_search", searched)
+    engine, module, optimizer, loader = make_private(randomizer="privunit-g-seed", local_epsilon=13.0)
+    steps = train(module, optimizer, loader)
+    expected = core_epsilon(
+        "rdp", steps, local_epsilon=13.0, population=40, cohort=8, mechanism="privunit-g-seed"
+    )
+    assert engine.get_epsilon_interval(DELTA) == expected
 
 
 def test_options_of_the_loader_survive(dataset: Any, make_private: Any) -> None:
@@ -570,7 +585,12 @@ def test_training_stops_before_the_budget_is_exceeded(
 
 @pytest.mark.parametrize(
     ("randomizer", "sampling"),
-    [("linf-coordinate", "poisson"), ("privunit", "without-replacement"), ("vector-sum", None)],
+    [
+        ("linf-coordinate", "poisson"),
+        ("privunit", "without-replacement"),
+        ("privunit-g-seed", "poisson"),
+        ("vector-sum", None),
+    ],
 )
 def test_the_calibrated_run_ends_just_below_its_target(
     calibrated: Any, train: Any, sampling: str | None, randomizer: str

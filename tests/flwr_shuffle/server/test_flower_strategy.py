@@ -2,6 +2,7 @@
 
 import logging
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,14 +22,20 @@ from flwr_shuffle import (
     FixedSize,
     InMemoryStage,
     InProcessGrid,
+    MixNodeStage,
     SelfSampling,
     ShuffleGrid,
+    ShuffleMod,
+    Waiting,
     WrongRecipients,
+    register_mix_node,
 )
-from flwr_shuffle.messages import plain_payload
+from flwr_shuffle.messages import payload_of, plain_payload
 from flwr_shuffle.updates import Layout
+from mixing import SpiedGrid, operators_files
 from strategy_harness import (
     CLIENTS,
+    DIM,
     MODEL,
     client_app,
     delta,
@@ -43,10 +50,11 @@ from strategy_harness import (
 )
 from thinning import first_fast
 
-from shuffle_plugins.accounting import Adversary, BudgetExceeded, FederatedAccountant
-from shuffle_plugins.ledger import BudgetLedger, LedgerError, RoundState, read_budget
+from shuffle_plugins.accounting import Adversary, BudgetExceeded, FederatedAccountant, ShuffleAccountant
+from shuffle_plugins.ledger import BudgetLedger, ClientLimits, LedgerError, RoundState, read_budget
 from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.shuffler import InMemoryShuffler
+from shuffle_plugins.shuffler.envelopes import envelope_size
 
 FLOATS = {name: value for name, value in MODEL.items() if name != "batches"}
 MEAN = np.mean([update(client) for client in range(CLIENTS)], axis=0)
@@ -119,6 +127,34 @@ def test_strategies_do_as_they_do_without(inner, noise):
     for name, expected in numpy_of(plain.arrays).items():
         np.testing.assert_allclose(numpy_of(ours.arrays)[name], expected, atol=noise)
         assert numpy_of(ours.arrays)[name].dtype == FLOATS[name].dtype
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["in memory", "mixer"])
+def test_seed_reports_are_sixteen_bytes_and_what_every_report_takes(mixed, tmp_path):
+    config, keys = operators_files(tmp_path, clients=CLIENTS)
+    app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=20.0, max_rounds=9))])
+    app.train()(lambda message, _: train(message, SimpleNamespace(node_config={"partition-id": 0})))
+    register_mix_node(app)
+    grid = SpiedGrid(app, num_nodes=CLIENTS + mixed, node_config=config if mixed else None)
+    waiting = Waiting(discovery_timeout=5.0, poll_interval=0.01)
+    strategy = shuffled(
+        randomizer="privunit-g-seed",
+        local_epsilon=8.0,
+        clipping_norm=1.0,
+        shuffler=MixNodeStage(mixer_public_key=keys[0], waiting=waiting) if mixed else None,
+    )
+    result = strategy.start(grid, record(MODEL), num_rounds=2)
+    reports = MechanismSpec(name="privunit-g-seed", local_epsilon=8.0)
+    size = reports.report_bytes(dim=DIM)
+    assert size == 49 + 16 == reports.report_bytes(dim=10**6)
+    payloads = [payload for message in grid.seen if (payload := payload_of(message))]
+    assert [len(payload) for payload in payloads] == [envelope_size(size) if mixed else 1 + size] * 40
+    mechanism = reports.build(dim=DIM)
+    noise = np.sqrt(2 * mechanism.worst_variance / CLIENTS)  # of two rounds
+    assert np.linalg.norm(moved(result.arrays) - 2 * update(0)) < 2.5 * noise < 1.2
+    expected = ShuffleAccountant()
+    expected.step(mechanism.round(population=CLIENTS, cohort=CLIENTS), num_steps=2)
+    assert strategy.spending().observer.upper == pytest.approx(expected.epsilon(1e-6).upper, rel=1e-9)
 
 
 def test_a_strategy_of_ones_own():
