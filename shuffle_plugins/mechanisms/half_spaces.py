@@ -91,13 +91,17 @@ class HalfSpaceReports(DirectionRandomizer):
         longest: float = self.dim**0.5 + 64.0  # exceeded with probability below 1e-100
         return lengths <= longest
 
+    @override
     def sum_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Tensor:
-        """A draw with the law of ``sum(randomize(x))``, without one dense vector per client, on a CPU.
+        if x.device.type != "cpu":  # there a vector for each report is as fast
+            return super().sum_rows(x, norms, randomness)
+        return self.sum_without_reports(x, norms, randomness)
+
+    def sum_without_reports(self, x: Rows, norms: Tensor, randomness: Randomness) -> Tensor:
+        """A draw with the law of ``sum(randomize(x))``, without one dense vector per client.
 
         ``docs/proofs/mechanisms.md``, section 4. Products with float32 rows are float32.
         """
-        if x.device.type != "cpu":
-            return super().sum_rows(x, norms, randomness)
         along, _ = self._draw(norms, randomness)
         total = torch.zeros(self.dim, dtype=torch.float64, device=x.device)
         weights = torch.zeros(x.num_rows, dtype=x.compute_dtype, device=x.device)

@@ -45,7 +45,7 @@ from shuffle_plugins.randomness.sources import Randomness
 
 _WIDTH = 0.05  # deviation of what blurs a step; its square is what it adds to the variance
 _SCALE = 1 / (_WIDTH * math.sqrt(2))
-_MOST_TRIES = 1 << 17  # expected
+_LOUDEST = 10.0  # ε0 that a search spends at most: some 2,000 tries
 _ROUNDING = 1e-10  # of an inner product in float64, in units of the blur: far more than there is
 _NARROW, _BROAD = 0.4, 0.243  # bounds on φ and |φ'|
 _TOLD_UP_TO = 4.0  # ε0 beyond which what a report tells is bounded better by the blanket
@@ -93,19 +93,15 @@ class SeedLaw:
     @classmethod
     def of(cls, law: Callable[..., StepDensity], *, local_epsilon: float, dim: int) -> SeedLaw:
         """Blur the steps of a law, and charge what public vectors are not normal by."""
+        spent = min(local_epsilon, _LOUDEST)
         # 1e-5: of a half-space next to one half, what is charged must not make more than a half
-        thresholds = np.maximum(law(local_epsilon=local_epsilon, dim=dim).thresholds, 1e-5)
+        thresholds = np.maximum(law(local_epsilon=spent, dim=dim).thresholds, 1e-5)
         tails = covered_tails(thresholds * math.hypot(1.0, _WIDTH))
         mean = float(special.ndtr(-thresholds).mean())
-        lost = math.expm1(local_epsilon) * (float(tails.mean()) - mean + blurred_error())
-        if lost >= (1 - tails[0]) / 2:
-            raise ValueError(_too_loud(local_epsilon))
-        spent = -math.log1p(-lost / (1 - float(tails[0]))) * (1 + 1e-9)
-        steps = half_spaces(*thresholds.tolist(), local_epsilon=local_epsilon - spent, dim=dim)
-        found = cls(local_epsilon=local_epsilon, steps=steps, tails=tails)
-        if found.expected_tries > _MOST_TRIES:
-            raise ValueError(_too_loud(local_epsilon))
-        return found
+        lost = math.expm1(spent) * (float(tails.mean()) - mean + blurred_error())
+        spent += math.log1p(-lost / (1 - float(tails[0]))) * (1 + 1e-9)
+        steps = half_spaces(*thresholds.tolist(), local_epsilon=spent, dim=dim)
+        return cls(local_epsilon=local_epsilon, steps=steps, tails=tails)
 
     @property
     def expected_tries(self) -> float:
@@ -146,6 +142,8 @@ class SeedLaw:
 
     def blanket(self) -> Blanket:
         """That of the uncompressed law, with levels and masses that cover public vectors, too."""
+        if self.local_epsilon > _LOUDEST:
+            return Blanket.generic(self.local_epsilon, exact=False).shared()
         p, tails = self.steps, self.tails
         gain, count = math.expm1(p.local_epsilon), len(tails)
         raised = math.exp(self.local_epsilon - p.local_epsilon)
@@ -211,13 +209,6 @@ class SeedLaw:
         return diluted(read_coarsely(x / z - 1, other / z - 1, masses * z), 1 - 1e-5)
 
 
-def _too_loud(local_epsilon: float) -> str:
-    return (
-        f"at local_epsilon={local_epsilon} a seed takes more than {_MOST_TRIES} tries: lower it, or take the "
-        "mechanism without seeds, 'privunit-g'"
-    )
-
-
 @lru_cache(maxsize=256)
 def _seed_law(law: Callable[..., StepDensity], *, local_epsilon: float, dim: int) -> SeedLaw:
     return SeedLaw.of(law, local_epsilon=local_epsilon, dim=dim)
@@ -238,6 +229,8 @@ class SeedReports(HalfSpaceReports):
     ChaCha20, so ε0 rests on it: no record may be known whose mean density over all 2^128 seeds is off.
 
     Source: Feldman, Talwar 2021, "Lossless compression of efficient private local randomizers".
+
+    An ε0 above 10 is spent as 10, for which a client looks at some 2,000 seeds.
 
     Attributes:
         tries: look at exactly so many seeds, which takes the same time in every report, and send a random one
@@ -324,6 +317,10 @@ class SeedReports(HalfSpaceReports):
                         return found
             left = None if left is None else left - count
         return found
+
+    @override
+    def sum_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Tensor:
+        return self.sum_without_reports(x, norms, randomness)  # on every device: no search
 
     @override
     def _draw(self, norms: Tensor, randomness: Randomness) -> tuple[Tensor, Tensor]:

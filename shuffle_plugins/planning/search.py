@@ -171,7 +171,6 @@ class _Search:
     infeasible: set[tuple[str, int, int]] = field(default_factory=set)
     expected: int = 0
     _solved: list[PlanRow] = field(default_factory=list)
-    _loudest: dict[str, float] = field(default_factory=dict)
 
     # -- one combination ------------------------------------------------------------------------------------
 
@@ -211,7 +210,7 @@ class _Search:
             target=self.asked.target_epsilon,
             start=start,
             lowest=LEAST_SEARCHED_LOCAL_EPSILON,
-            highest=self._largest(mechanism),
+            highest=LARGEST_SEARCHED_LOCAL_EPSILON,
             precision=PRECISION,
             slope=slope,
         )
@@ -267,20 +266,6 @@ class _Search:
             norm=asked.norm,
         )
 
-    def _largest(self, mechanism: str) -> float:
-        """The largest ε0 to try: a little below where the mechanism refuses to be that loud, if it does."""
-        if mechanism not in self._loudest:
-            level = LARGEST_SEARCHED_LOCAL_EPSILON
-            while level > 1:
-                try:
-                    self._report(mechanism, level)
-                except ValueError:
-                    level *= 0.9
-                else:
-                    break
-            self._loudest[mechanism] = level if level > 1 else LARGEST_SEARCHED_LOCAL_EPSILON
-        return self._loudest[mechanism]
-
     def _size(self, cohort: int, num_steps: int) -> float:
         """log of what ε0 depends on for the most part: kT where sampling amplifies, T of epochs, else T/k."""
         power = -1
@@ -306,7 +291,7 @@ class _Search:
             reversed(solved), key=lambda row: abs(self._size(row.cohort, row.num_steps) - size)
         )
         wanted = self._log_variance(near.mechanism, near.cohort, near.num_steps, math.log(near.local_epsilon))
-        bottom, top = math.log(LEAST_SEARCHED_LOCAL_EPSILON), math.log(self._largest(mechanism))
+        bottom, top = math.log(LEAST_SEARCHED_LOCAL_EPSILON), math.log(LARGEST_SEARCHED_LOCAL_EPSILON)
 
         def excess(log_level: float) -> float:
             return max(-1e3, self._log_variance(mechanism, cohort, num_steps, log_level) - wanted)
@@ -369,7 +354,7 @@ class _Search:
         least: dict[Cell, PlanRow] = {}  # of the smallest error of a report
         for name in sorted(names, key=lambda each: (self._promise(each), each)):
             try:
-                floor = self._report(name, self._largest(name)).variance
+                floor = self._report(name, LARGEST_SEARCHED_LOCAL_EPSILON).variance
                 promising = [each for each in cells if each not in least or floor < least[each].report_mse]
                 unlike = [
                     each for each in promising if each not in least or self._may_beat(name, least[each])
@@ -387,7 +372,9 @@ class _Search:
                 dismissed.append(Dismissed(name=name, reason=str(error)))
                 continue
             if not promising:
-                reason = f"a larger error at ε0 = {self._largest(name):.3g} than another mechanism's here"
+                reason = (
+                    f"a larger error at ε0 = {LARGEST_SEARCHED_LOCAL_EPSILON:g} than another mechanism's here"
+                )
                 dismissed.append(Dismissed(name=name, reason=reason))
             elif not unlike:
                 reason = "no smaller error than another mechanism's, by the variances of the losses"
@@ -417,9 +404,9 @@ class _Search:
                     self.evaluate(name, cohort, num_steps)
 
     def best(self) -> PlanRow:
-        """The least error. Equals, as far as ε0 is solved for: fewer bits, fewer rounds, larger cohorts."""
+        """The least error. Of those within half a percent: fewer bits, fewer rounds, larger cohorts."""
         least = min(row.average_mse for row in self.rows.values())
-        equals = (row for row in self.rows.values() if row.average_mse <= least * (1 + 1e-3))
+        equals = (row for row in self.rows.values() if row.average_mse <= least * (1 + 5e-3))
         return min(equals, key=lambda row: (row.bits_per_report, row.num_steps, -row.cohort, row.average_mse))
 
     def refine(self, *, cohorts: bool, steps: bool) -> None:
