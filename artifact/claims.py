@@ -52,7 +52,7 @@ CLAIMS = (
     ),
     Claim(
         name="shell",
-        says="ε ∈ [0.3841, 0.3845] for any mechanism of ε0 = 1.5",
+        says="ε ∈ [0.384, 0.3845] for any mechanism of ε0 = 1.5",
         page="README.md#in-python-and-in-a-shell",
         command=SHELL,
         shows=(r"\[0\.3841, 0\.3845\]",),
