@@ -41,7 +41,7 @@ from shuffle_plugins.shuffler.service import (
 )
 from shuffle_plugins.shuffler.shuffler import TOKEN_BYTES
 
-MESSAGE_VERSION = 3  # of all messages of this package; nobody reads one of another version
+MESSAGE_VERSION = 3  # raise it when a field, a default or a refusal's text changes: nobody reads another
 
 _NATIVE = (int, float, str, bytes, list[bytes])
 
@@ -211,7 +211,7 @@ def role_of(node_config: Mapping[str, UserConfigValue]) -> Role | None:
 class ClientRefusal(StrEnum):
     """Why a client refuses: the constant texts of its error replies, which hold no data.
 
-    All but ``TRAINING_FAILED`` and ``INTERNAL`` follow from the request and the client's settings alone.
+    All but ``TRAINING_FAILED`` and ``INTERNAL`` follow from the request, the client's settings and its ledger.
     """
 
     NO_INSTRUCTION = "shuffle: this client trains in shuffled rounds only, and the message has no instruction"

@@ -60,7 +60,11 @@ def read_whole(text: str | int) -> int:
 
 
 def read_list(text: str, parse: Callable[[str], Any], option: str) -> list[Any]:
-    """Values separated by commas, in order, each once."""
+    """Values separated by commas, sorted, each once."""
+    if "000" in text.split(","):
+        raise typer.BadParameter(
+            f"{text!r}: a comma separates values here, so write thousands as 1_000 or 1000", param_hint=option
+        )
     try:
         return sorted({parse(item) for item in text.split(",") if item.strip()})
     except typer.BadParameter as error:
@@ -247,7 +251,7 @@ class Question:
 
     def _own_blanket(self, local_epsilon: float) -> accounting.Blanket:
         name = self.mechanism
-        dims = (1, 2, 1_000) if self.dim is None else (self.dim,)  # does it depend on the dimension?
+        dims = (2, 3, 1_000) if self.dim is None else (self.dim,)  # does it depend on the dimension?
         own, *others = {mechanisms.blanket(name, local_epsilon=local_epsilon, dim=dim) for dim in dims}
         if others:
             raise typer.BadParameter(

@@ -28,7 +28,8 @@ UNIT = 2.0**-28
 
 DOMAIN = b"shuffle_plugins\0"
 """The other half of a key of ChaCha20: no other protocol has the same keystreams."""
-_CELLS = 1 << 16
+_CELLS = 1 << 16  # of the upper 16 bits; as many fine ones on either side
+_OUTER = 256  # of these, on either side, are divided into the fine ones
 
 
 @cache
@@ -36,7 +37,7 @@ def cell_means() -> _Floats:
     """The values by cell: 2^16 of equal probability, then the first and the last 2^8 in finer ones."""
     inner = np.arange(_CELLS // 2, _CELLS + 1) / _CELLS
     upper = _means(special.ndtri(inner), _CELLS)  # of the positive half; the other is its mirror image
-    fine = _means(-special.ndtri(np.arange(_CELLS, -1, -1) / (_CELLS << 8)), _CELLS << 8)
+    fine = _means(-special.ndtri(np.arange(_CELLS, -1, -1) / (_CELLS * _OUTER)), _CELLS * _OUTER)
     return np.concatenate([-upper[::-1], upper, -fine[::-1], fine])
 
 
@@ -51,8 +52,8 @@ def _means(ends: _Floats, cells_of_all: int) -> _Floats:
 def lost_variance() -> float:
     """1 − E[G²] of a coordinate G: how much the normal law varies within the cells."""
     squares = cell_means() ** 2
-    inner = squares[_CELLS >> 8 : _CELLS - (_CELLS >> 8)].sum() / _CELLS
-    return float(1 - inner - squares[_CELLS:].sum() / (_CELLS << 8))
+    inner = squares[_OUTER : _CELLS - _OUTER].sum() / _CELLS
+    return float(1 - inner - squares[_CELLS:].sum() / (_CELLS * _OUTER))
 
 
 def draw_seeds(count: int, *, randomness: Randomness) -> Tensor:
@@ -73,7 +74,8 @@ def expand(key: bytes, dim: int) -> _Floats:
     cells = words.view("<u2")[1::2]
     table = cell_means()
     values: _Floats = table.take(cells)
-    outer = np.flatnonzero(cells + np.uint16(_CELLS >> 8) < np.uint16(2 * (_CELLS >> 8)))
+    # The first and the last cells are neighbours mod 2^16.
+    outer = np.flatnonzero(cells + np.uint16(_OUTER) < np.uint16(2 * _OUTER))
     last = words[outer]
     values[outer] = table.take((last >> 8 & 0xFFFF) + np.where(last >> 31, 2 * _CELLS, _CELLS))
     return values

@@ -46,14 +46,14 @@ from shuffle_plugins.randomness.sources import Randomness
 _WIDTH = 0.05  # deviation of what blurs a step; its square is what it adds to the variance
 _SCALE = 1 / (_WIDTH * math.sqrt(2))
 _LOUDEST = 10.0  # ε0 that a search spends at most: some 2,000 tries
-_ROUNDING = 1e-10  # of an inner product in float64, in units of the blur: far more than there is
-_NARROW, _BROAD = 0.4, 0.243  # bounds on φ and |φ'|
+_ROUNDING = 1e-10  # of an inner product in float64, over the blur; a million coordinates err by 1e-12
+_PEAK, _SLOPE = 0.4, 0.243  # bounds on φ and |φ'|, φ the normal density
 _TOLD_UP_TO = 4.0  # ε0 beyond which what a report tells is bounded better by the blanket
 
 
 def blurred_error(*, width: float = _WIDTH) -> float:
     """κ: by how much the mean of a blurred step, of a public vector, may differ from that of a normal one."""
-    return _BROAD * lost_variance() / (2 * width**2) + _NARROW * UNIT / 2 / width + _ROUNDING
+    return _SLOPE * lost_variance() / (2 * width**2) + _PEAK * UNIT / 2 / width + _ROUNDING
 
 
 def covered_tails(thresholds: Floats, *, width: float = _WIDTH) -> Floats:
@@ -81,8 +81,8 @@ class SeedLaw:
 
     Attributes:
         local_epsilon: ε0 of a report.
-        steps: the half-spaces of the vector and one private number more, of an ε0 that leaves room for what
-            is charged.
+        steps: the half-spaces, as those of a vector with one number more, which is not sent and blurs
+            them; of an ε_i that leaves room below ε0 for what is charged.
         tails: :func:`covered_tails`.
     """
 
@@ -94,7 +94,7 @@ class SeedLaw:
     def of(cls, law: Callable[..., StepDensity], *, local_epsilon: float, dim: int) -> SeedLaw:
         """Blur the steps of a law, and charge what public vectors are not normal by."""
         spent = min(local_epsilon, _LOUDEST)
-        # 1e-5: of a half-space next to one half, what is charged must not make more than a half
+        # 1e-5: at ε0 next to 0 half-spaces are halves, and what is charged must not make them larger
         thresholds = np.maximum(law(local_epsilon=spent, dim=dim).thresholds, 1e-5)
         tails = covered_tails(thresholds * math.hypot(1.0, _WIDTH))
         mean = float(special.ndtr(-thresholds).mean())
@@ -150,13 +150,14 @@ class SeedLaw:
         levels = raised * (1 + gain * np.arange(1, count + 1) / count)
         cells = tails - np.append(tails[1:], 0.0)
         plain = 1 / (1 - float(tails[0]) + float(cells @ levels))
+        apart = np.linspace(math.pi / 2, math.pi, 7).tolist() if p.dim > 1 else [math.pi]
         return Blanket(
             local_epsilon=self.local_epsilon,
             differing=plain * float(tails[-1]),
             low=plain * (1 - 2 * float(tails[0])),
             edges=tuple(zip(levels[:-1].tolist(), (plain * cells[:-1]).tolist(), strict=True)),
             exact=False,
-            instances=(most_telling(map(self._instance, np.linspace(math.pi / 2, math.pi, 7).tolist())),),
+            instances=(most_telling(map(self._instance, apart)),),
             information_bound=self._information(plain),
         ).shared()
 
@@ -165,10 +166,8 @@ class SeedLaw:
         if self.local_epsilon > _TOLD_UP_TO or p.dim == 1:
             return None
         apart = 2 * gain * blurred_error()
-        curved = 8 * _NARROW**2 + 4 * _BROAD + (_BROAD + 8 * _NARROW**2) * gain + 2 * (_NARROW * gain) ** 2
-        error = curved * lost_variance() / (2 * _WIDTH**2) + (4 + gain) * (
-            _NARROW * UNIT / _WIDTH + _ROUNDING
-        )
+        curved = 8 * _PEAK**2 + 4 * _SLOPE + (_SLOPE + 8 * _PEAK**2) * gain + 2 * (_PEAK * gain) ** 2
+        error = curved * lost_variance() / (2 * _WIDTH**2) + (4 + gain) * (_PEAK * UNIT / _WIDTH + _ROUNDING)
         told = p.plain_probability * gain**2 * (most_information_of(p) + error) * (1 + apart) ** 5
         told = told * (1 + 1e-3) + (1 + 1e3) * (2 * apart * math.exp(self.local_epsilon)) ** 2
         return InformationBound.of_blanket(local_epsilon=self.local_epsilon, information=told, mass=plain)
@@ -271,7 +270,7 @@ class SeedReports(HalfSpaceReports):
 
     @override
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
-        """Log-density of each seed over the uniform law, (reports,) float64; without ``tries``."""
+        """Log-density of each seed over the uniform law, (reports,) float64, of a search without end."""
         (seeds,) = self.read_reports(reports, 1 << 32)
         row = x.detach().double()
         length = float(torch.linalg.vector_norm(row))
@@ -306,7 +305,7 @@ class SeedReports(HalfSpaceReports):
         left = self.tries
         found: Tensor | None = None
         while left is None or left > 0:
-            count = min(16 if left is None else left, 16 + math.ceil(self.expected_tries))
+            count = 16 if left is None else min(left, 1 << 12)  # drawn at once
             seeds = draw_seeds(count, randomness=randomness)
             drawn = (randomness.words(count) & (WHOLE - 1)).tolist()
             for seed, key, number in zip(seeds, keys(seeds), drawn, strict=True):

@@ -345,7 +345,9 @@ class _Search:
             if not across - tried:
                 return dismissed
             tried |= across
-            self._scan([best.mechanism], across, strict=strict)
+            dismissed += self._scan([best.mechanism], across, strict=strict)
+            if not self.rows:
+                return dismissed
 
     def _scan(self, names: Sequence[str], cells: Iterable[Cell], *, strict: bool) -> tuple[Dismissed, ...]:
         dismissed = []

@@ -496,7 +496,11 @@ def test_clients_with_several_records_are_asked_about(run: CommandLine) -> None:
 def test_a_recipe_is_printed_with_reasons_and_as_json(run: CommandLine) -> None:
     asked = ["recipe", "-n", "2000", "--target-epsilon", "2", "-d", "1e-5", "--dim", "60", "-t", "20"]
     found = run.json(*asked)
-    assert (found["cohort"], found["num_steps"], found["mechanism"]) == (200, 20, "blanket-mixed-gaussian")
+    assert (found["cohort"], found["num_steps"], found["mechanism"]) == (
+        200,
+        20,
+        "blanket-mixed-gaussian-seed",
+    )
     assert found["epsilon"]["upper"] <= 2
     assert found["warnings"] == []
     code, out, err = run(*asked, "--model", "network")

@@ -356,6 +356,8 @@ class LossComposition:
 
         Those within a standard deviation of each other are read off one transform.
         """
+        if np.any(np.diff(epsilons) < 0):
+            raise ValueError("the values of ε must increase")
         found, sums = np.zeros(len(epsilons)), self.sums
         moved = np.maximum(epsilons - self._sign * sums.loss_error, 0.0)
         if self._exact is not None:

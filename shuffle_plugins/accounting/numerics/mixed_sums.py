@@ -9,6 +9,8 @@ A Gaussian added to S ends the integral; the trapezoidal sum in its place is abo
 what is rounded is bounded and added (``docs/proofs/noise.md``, Claim 3). Its terms are exponentials of linear
 functions of the n_i: cells of mixes are divided until the largest value at their corners, and a bound of
 second order, is near enough (``docs/proofs/accounting.md``, section 3c, "All mixes at once").
+
+From below, tests of a sum of one type are evaluated in the same way (``AcceptingTests``).
 """
 
 from __future__ import annotations
@@ -606,7 +608,7 @@ class AcceptingTests:
     def _from_the_left(self, tilt: Floats, smoothing: Floats, period: Floats) -> Floats:
         """What the trapezoidal sum folds over from so many periods further left, by Chernoff."""
         best = np.full(len(tilt), np.inf)
-        # 0.5, …: by how much larger tilts are, in deviations under the tilt
+        # 7.0, …: by how much larger the tilts are that are tried
         for more in (7.0 / period, 14.0 / period, 28.0 / period, 56.0 / period):
             log_moment, log_own, _ = self._logs(tilt + more)
             found = self._height(tilt + more, smoothing, log_moment, log_own) - more * period
