@@ -211,7 +211,7 @@ def role_of(node_config: Mapping[str, UserConfigValue]) -> Role | None:
 class ClientRefusal(StrEnum):
     """Why a client refuses: the constant texts of its error replies, which hold no data.
 
-    All but ``TRAINING_FAILED`` and ``INTERNAL`` follow from the request, the settings and the client's ledger.
+    All but ``TRAINING_FAILED`` and ``INTERNAL`` follow from the request, the settings and the ledger alone.
     """
 
     NO_INSTRUCTION = "shuffle: this client trains in shuffled rounds only, and the message has no instruction"
