@@ -88,13 +88,24 @@ def _mixed(mixer: Mixer, asked: MixMessage, config: UserConfig, limits: BatchLim
     """Take a piece of a batch, or give one back."""
     spool, request, token = _spool(mixer, config, limits), asked.request, asked.token
     if not asked.items:
-        return Answer(token=token, items=spool.take(request, first=asked.first, most=asked.most))
+        return Answer(token=token, items=_taken(spool, asked, first=asked.first))
     said = spool.put(request, asked.items, first=asked.first)
     if said is None:
         return Answer(token=token)
     _log_rejected(said.rejected.values())
     _log.info("shuffle: %d good envelopes, %d reports given out", said.answered, said.count)
-    return Answer(token=token, said=said, items=spool.take(request, first=0, most=asked.most))
+    return Answer(token=token, said=said, items=_taken(spool, asked, first=0))
+
+
+def _taken(spool: BatchSpool, asked: MixMessage, *, first: int) -> list[bytes]:
+    """Part of what was mixed. Whatever fails now is no reason to call the round off: its reports exist."""
+    try:
+        return spool.take(asked.request, first=first, most=asked.most)
+    except BatchRefused:
+        raise
+    except Exception as error:
+        _log_unable(Role.MIXER, error)
+        raise BatchRefused(Refusal.NO_ANSWER) from error
 
 
 def _aggregated(aggregator: VerifyingAggregator, request: AggregateRequest) -> Answer:

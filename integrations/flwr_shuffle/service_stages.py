@@ -455,7 +455,10 @@ class MixNodeStage(ServiceStage):
             first += number
         while left := said.count - len(taken):
             wanted = MixMessage(request=request, first=len(taken), most=min(most, left))
-            taken += self._answer(wanted, node=node, replies=replies).items
+            try:
+                taken += self._answer(wanted, node=node, replies=replies).items
+            except BatchRefused as refused:  # the batch is mixed, and part of it is here: it is charged
+                raise BatchRefused(Refusal.NO_ANSWER) from refused
         try:
             request.check_outputs(taken, said=said)
         except ValueError as error:

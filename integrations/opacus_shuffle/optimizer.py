@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 from weakref import WeakSet
@@ -52,8 +52,8 @@ BOOKS: MutableMapping[Tensor, SubsampledShuffleAccountant] = WeakTensorKeyDictio
 
 def _refuse_raw_steps(stepping: Optimizer, _arguments: object, _keywords: object) -> None:
     """Called by torch before every optimizer's step: only private steps move what is trained privately."""
-    moved = {id(p) for group in stepping.param_groups for p in group["params"]}
-    owners = [o for o in _alive if not moved.isdisjoint(map(id, (*o._trained, *o._others)))]
+    moved = [p for group in stepping.param_groups for p in group["params"]]
+    owners = [owner for owner in _alive if owner.owns(moved)]
     if owners and not any(owner._stepping for owner in owners):
         raise ShufflePrivacyError(
             f"this {type(stepping).__name__} would move parameters of a model that is trained privately by "
@@ -139,8 +139,7 @@ class ShuffleMixin:
         if not self.params:
             raise ShufflePrivacyError("the optimizer holds no trainable parameter: nothing would be private")
         self._trained = tuple(self.params)
-        self.population = population
-        self.cohort = cohort
+        self._population, self._cohort = population, cohort
         self._sampling = sampling
         self._randomness = secure(randomness)
         self._watched: MixedRecords | None = None
@@ -366,6 +365,22 @@ class ShuffleMixin:
                 if p in own or p in BOOKS:
                     BOOKS[p] = accountant
 
+    @property
+    def population(self) -> int:
+        """Records that batches are drawn from."""
+        return self._population
+
+    @property
+    def cohort(self) -> int:
+        """Records of a batch; expected, under Poisson sampling."""
+        return self._cohort
+
+    def owns(self, parameters: Iterable[nn.Parameter]) -> bool:
+        """Whether one is trained here, or has a gradient and is the model's, which may have grown since."""
+        own = {*self._trained, *self._others}
+        model = set() if self._watched is None else set(self._watched.module.parameters())
+        return any(p in own or (p.grad is not None and p in model) for p in parameters)
+
     def zero_grad(self, set_to_none: bool = False) -> None:
         """As Opacus's; also drops the per-sample gradients of a watched module."""
         super().zero_grad(set_to_none)  # type: ignore[misc]
@@ -524,6 +539,11 @@ class ShuffleMixin:
         if closure is not None:
             with torch.enable_grad():
                 closure()
+        own = set(self._trained)
+        for p in (
+            p for group in self.original_optimizer.param_groups for p in group["params"] if p not in own
+        ):
+            p.grad = None  # torch would move it by what it got before it was frozen
         self._stepping = True
         try:
             return super().step()  # type: ignore[misc]
@@ -772,7 +792,7 @@ class StaleInputs:
         self._untraced(module, args, kwargs)
 
     def _check(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        if module.training and torch.is_grad_enabled():
+        if torch.is_grad_enabled() and any(part.training for part in module.modules()):
             self.trained = True
             self.seen = self.seen or self.any_stale((args, kwargs))
 

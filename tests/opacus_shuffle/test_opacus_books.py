@@ -137,11 +137,14 @@ def test_a_raw_step_on_private_parameters_is_refused(
     assert not torch.equal(flat(public), before)
 
 
+@pytest.mark.parametrize("frozen", [False, True])
 def test_a_raw_step_on_the_rest_of_a_private_model_is_refused(
-    make_model: Any, dataset: Any, train: Any
+    make_model: Any, dataset: Any, train: Any, frozen: bool
 ) -> None:
+    """Also where the rest was frozen at first, as in fine-tuning."""
     model = make_model()
     head, body = model[-1], model[0]
+    body.requires_grad_(not frozen)
     module, optimizer, loader = private(
         PrivacyEngine(),
         model,
@@ -152,11 +155,27 @@ def test_a_raw_step_on_the_rest_of_a_private_model_is_refused(
     before, trained = body.weight.clone(), head.weight.clone()
     assert train(module, optimizer, loader) == 5
     assert not torch.equal(head.weight, trained)
+    body.requires_grad_()
     backward(module, optimizer, next(iter(loader)))
-    assert len(body.weight.grad_sample) == 8  # of this batch alone
+    assert frozen or len(body.weight.grad_sample) == 8  # of this batch alone
     with pytest.raises(ShufflePrivacyError, match="every parameter that you train"):
         rest.step()
     assert torch.equal(body.weight, before)
+
+
+def test_a_step_moves_no_parameter_that_is_frozen_again(make_model: Any, dataset: Any) -> None:
+    """Its optimizer holds it, and it has a gradient from when it was not frozen."""
+    model = make_model()
+    body = model[0].requires_grad_(False)
+    engine = PrivacyEngine()
+    module, optimizer, loader = private(engine, model, DataLoader(dataset, batch_size=8))
+    before = body.weight.clone()
+    body.requires_grad_()
+    backward(module, optimizer, next(iter(loader)))
+    body.requires_grad_(False)
+    optimizer.step()
+    assert torch.equal(body.weight, before)
+    assert len(engine.accountant) == 1
 
 
 def test_optimizers_of_other_parameters_and_inner_ones_step(

@@ -77,6 +77,27 @@ def test_a_small_batch_is_one_message_to_each_mixer(tmp_path: Path, mixers: int)
     assert steps(run) == [(place, "put") for place in range(mixers)]
 
 
+@pytest.mark.parametrize("given", [0, 1])
+def test_a_mixer_that_fails_while_it_gives_back_does_not_make_the_round_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: int
+) -> None:
+    """Reports are mixed, and the server may hold some of them."""
+    take = BatchSpool.take
+
+    def failing(*args: Any, first: int, most: int) -> list[bytes]:
+        if first >= given:
+            raise OSError("the disk is gone")
+        return take(*args, first=first, most=most)
+
+    monkeypatch.setattr(BatchSpool, "take", failing)
+    run = MixedRun(folder=tmp_path, mixers=1)
+    run.stage = run.new_stage(piece_bytes=1)
+    found = run.round()
+    assert found.reports is None
+    assert found.refusal is Refusal.NO_ANSWER
+    assert not found.refusal.conclusive
+
+
 def test_a_client_that_seals_nonsense_inside_is_dropped_by_the_second(
     two: MixedRun, caplog: pytest.LogCaptureFixture
 ) -> None:
