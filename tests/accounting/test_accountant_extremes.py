@@ -226,3 +226,14 @@ def test_delta_asks_the_same_bounds_as_epsilon(local_epsilon: float, steps: int)
     accountant = accountant_of((each, steps))
     for delta in (1e-3, 4.4e-8):
         assert accountant.delta(accountant.epsilon(delta, lower=False).upper).upper <= delta * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(("steps", "delta"), [(2_000, 2e-3), (5_000, 1e-5)])
+def test_laws_from_below_that_have_lost_most_of_their_mass_are_answered(steps: int, delta: float) -> None:
+    """No tilt, however small, makes up for what is lost."""
+    accountant = ShuffleAccountant()
+    one = registry.get("k-rr", dim=8, local_epsilon=3.0).round(population=10, cohort=10, sampling="full")
+    accountant.step(one, num_steps=steps)
+    found = accountant.epsilon(delta)
+    assert 0.9 * found.upper < found.lower <= found.upper
+    assert accountant.delta(found.lower).lower >= 0

@@ -424,9 +424,9 @@ class LossComposition:
     def _tilt(self, epsilon: float, best: float, *, room: float) -> float:
         """The lowest rung whose bound on P[L > ε] is at most e^room of the best one's: of least variance."""
         most = self._exponent(best, epsilon) + room
-        if most >= 0 or not best:
+        if not best or self._cumulant(0.0)[0] <= most:  # below 0 for laws from below that have lost mass
             return 0.0
-        while self._exponent(_rung_below(best), epsilon) <= most:
+        while best > _rung(self._ladder[0]) and self._exponent(_rung_below(best), epsilon) <= most:
             best = _rung_below(best)
         return best
 

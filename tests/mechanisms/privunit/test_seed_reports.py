@@ -181,6 +181,19 @@ def test_how_many_seeds_are_looked_at_tells_nothing(tries, monkeypatch):
         assert all(abs(count - 600 * mechanism.expected_tries) < 5.5 * spread for count in counts)
 
 
+@pytest.mark.parametrize("size", [5e-324, 1.5e-162, 1e-200, 1e300])
+def test_a_row_of_any_size_is_searched_for_by_its_direction(size, monkeypatch):
+    """One that is no unit vector would be told by how many seeds are looked at, and cost more than ε0."""
+    searched = []
+    monkeypatch.setattr(
+        mechanism_seeds.SeedReports, "_search", lambda self, direction, randomness: searched.append(direction)
+    )
+    row = torch.full((1, 1_000), size, dtype=torch.float64)
+    built(dim=1_000, local_epsilon=6.0).randomize(row, randomness=SeededRandomness(9), clip=True)
+    assert np.linalg.norm(searched[0]) == pytest.approx(1.0, rel=1e-12)
+    assert np.ptp(searched[0]) == 0.0
+
+
 @pytest.mark.parametrize("name", BOTH)
 def test_reports_follow_the_stated_density(name):
     mechanism = built(name, dim=30, local_epsilon=2.0)
