@@ -154,7 +154,7 @@ def test_calibrate_comes_close_to_the_target_from_below(
         assert found["value"] == int(found["value"])
     options = {"-n": "2000", "-d": "1e-5"} | dict(zip(*[iter(known.split())] * 2, strict=True))
     options[{"local-epsilon": "-e", "rounds": "-t", "cohort": "-k"}[solve]] = str(found["value"])
-    again = run.json("epsilon", *(part for option in commands.items() for part in option))
+    again = run.json("epsilon", *(part for option in options.items() for part in option))
     assert again["upper"] == found["upper"]
     code, out, _ = run("calibrate", *asked)
     assert code == 0

@@ -154,7 +154,7 @@ class _Steep:
 def test_the_mechanisms_left_out_are_named_with_the_reason(searched: Plan) -> None:
     reasons = {each.name: each.reason for each in searched.dismissed}
     assert "dim=1" in reasons["binary-rr"]
-    assert searched.best.mechanism == "blanket-mixed-gaussian"
+    assert searched.best.mechanism == "blanket-mixed-gaussian-seed"
     assert (
         planned(population=400, dim=1, mechanism="best", num_steps=3, cohorts=(400,)).best.bits_per_report
         == 1
