@@ -19,13 +19,13 @@ from typing_extensions import override
 from shuffle_plugins.accounting import Atoms, Blanket, Floats, InformationBound
 from shuffle_plugins.accounting.pairs.reports import diluted, most_telling, read_coarsely
 from shuffle_plugins.compressors.seeds import (
+    LOST_VARIANCE,
     SEED_WORDS,
     UNIT,
     draw_seeds,
     expand,
     expand_all,
     keys,
-    lost_variance,
     sum_expanded,
 )
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports
@@ -53,7 +53,7 @@ _TOLD_UP_TO = 4.0  # ε0 beyond which what a report tells is bounded better by t
 
 def blurred_error(*, width: float = _WIDTH) -> float:
     """κ: by how much the mean of a blurred step, of a public vector, may differ from that of a normal one."""
-    return _SLOPE * lost_variance() / (2 * width**2) + _PEAK * UNIT / 2 / width + _ROUNDING
+    return _SLOPE * LOST_VARIANCE / (2 * width**2) + _PEAK * UNIT / 2 / width + _ROUNDING
 
 
 def covered_tails(thresholds: Floats, *, width: float = _WIDTH) -> Floats:
@@ -167,7 +167,7 @@ class SeedLaw:
             return None
         apart = 2 * gain * blurred_error()
         curved = 8 * _PEAK**2 + 4 * _SLOPE + (_SLOPE + 8 * _PEAK**2) * gain + 2 * (_PEAK * gain) ** 2
-        error = curved * lost_variance() / (2 * _WIDTH**2) + (4 + gain) * (_PEAK * UNIT / _WIDTH + _ROUNDING)
+        error = curved * LOST_VARIANCE / (2 * _WIDTH**2) + (4 + gain) * (_PEAK * UNIT / _WIDTH + _ROUNDING)
         told = p.plain_probability * gain**2 * (most_information_of(p) + error) * (1 + apart) ** 5
         told = told * (1 + 1e-3) + (1 + 1e3) * (2 * apart * math.exp(self.local_epsilon)) ** 2
         return InformationBound.of_blanket(local_epsilon=self.local_epsilon, information=told, mass=plain)
