@@ -288,7 +288,7 @@ class AccountingHook:
     budget: tuple[float, float] | None  # ε and δ
 
     def __call__(self, optimizer: Any) -> None:
-        """Record ``optimizer.round``."""
+        """Record the optimizer's round, or refuse it: one over the budget, or drawn at another rate."""
         _refuse_other_optimizers(optimizer)
         new_round, budget = optimizer.round, self.budget
         # Not the round's own rate: with dishonest clients a round is charged as a draw from fewer people.

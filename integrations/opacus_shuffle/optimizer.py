@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 from weakref import WeakSet
@@ -375,11 +375,13 @@ class ShuffleMixin:
         """Records of a batch; expected, under Poisson sampling."""
         return self._cohort
 
-    def owns(self, parameters: Iterable[nn.Parameter]) -> bool:
+    def owns(self, parameters: Sequence[nn.Parameter]) -> bool:
         """Whether one is trained here, or has a gradient and is the model's, which may have grown since."""
-        own = {*self._trained, *self._others}
-        model = set() if self._watched is None else set(self._watched.module.parameters())
-        return any(p in own or (p.grad is not None and p in model) for p in parameters)
+        if not {*self._trained, *self._others}.isdisjoint(parameters):
+            return True
+        with_gradient = {p for p in parameters if p.grad is not None}
+        model = () if self._watched is None else self._watched.module.parameters()
+        return not with_gradient.isdisjoint(model)
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """As Opacus's; also drops the per-sample gradients of a watched module."""
@@ -540,10 +542,10 @@ class ShuffleMixin:
             with torch.enable_grad():
                 closure()
         own = set(self._trained)
-        for p in (
-            p for group in self.original_optimizer.param_groups for p in group["params"] if p not in own
-        ):
-            p.grad = None  # torch would move it by what it got before it was frozen
+        for group in self.original_optimizer.param_groups:
+            for p in group["params"]:
+                if p not in own:
+                    p.grad = None  # torch would move it by what it got before it was frozen
         self._stepping = True
         try:
             return super().step()  # type: ignore[misc]

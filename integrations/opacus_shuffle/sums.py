@@ -360,7 +360,7 @@ class SumSetting:
 
     @property
     def takes_noise_multiplier(self) -> bool:
-        """Or otherwise ``local_epsilon``."""
+        """Whether privacy is set by a ``noise_multiplier``, and not by a ``local_epsilon``."""
         return self.privacy_parameter == "noise_multiplier"
 
     def mechanism(self, privacy: float = 1.0, *, dim: int, cohort: int, radius: float = 1.0) -> PrivateSum:

@@ -28,6 +28,7 @@ UNIT = 2.0**-28
 
 DOMAIN = b"shuffle_plugins\0"
 """The other half of a key of ChaCha20: no other protocol has the same keystreams."""
+
 LOST_VARIANCE = 5.5e-9
 """Bound on 1 − E[G²] of a coordinate G: how much the normal law varies within the cells.
 

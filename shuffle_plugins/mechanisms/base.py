@@ -238,12 +238,12 @@ class SeveralReports(Ranged):
 
     @property
     def name(self) -> str:
-        """The mechanism's."""
+        """That of the mechanism whose reports are put together."""
         return self.mechanism.name
 
     @property
     def local_epsilon(self) -> float:
-        """s·ε0."""
+        """ε0 of all reports together, s·ε0."""
         return self.reports_per_client * self.mechanism.local_epsilon
 
     @property

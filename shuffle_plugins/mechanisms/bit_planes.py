@@ -438,7 +438,7 @@ class BitPlaneRandomizer(NumberRandomizer):
 
     @property
     def plan(self) -> SampledPlan:
-        """Levels and samples."""
+        """How many levels a number has, and how many samples of each a client sends."""
         return self._planes.plan
 
     @property

@@ -247,14 +247,18 @@ class DirectionRandomizer(LocalRandomizer):
             vectors[start:stop] = self._turned(normals, directions, along[start:stop].unsqueeze(1))
         return self.layout.reports(vectors)
 
+    def _signs(self, filled: Tensor, randomness: Randomness) -> Tensor:
+        """Which way each direction is turned, ±1 float64, of mean ``filled``: a row over the radius."""
+        thresholds = ((1 + filled) * (WHOLE / 2)).to(torch.int64).clamp_(max=WHOLE)
+        return randomness.bernoulli(thresholds).double().mul_(2).sub_(1)
+
     def _draw(self, norms: Tensor, randomness: Randomness) -> tuple[Tensor, Tensor]:
         """⟨V, u⟩ of each report, float64, and which are plain; a zero row is, whatever was drawn."""
         count, p = norms.shape[0], self.parameters
         lengths = norms.double().cpu()
         plain = randomness.bernoulli(torch.full((count,), p.plain_threshold)) | (lengths == 0)
         filled = torch.where(plain, 0.0, (lengths / self.radius).clamp(max=1.0))
-        thresholds = ((1 + filled) * (WHOLE / 2)).to(torch.int64).clamp_(max=WHOLE)
-        sign = randomness.bernoulli(thresholds).double().mul_(2).sub_(1)
+        sign = self._signs(filled, randomness)
         tails = torch.tensor(p.tails, dtype=torch.float64).log_()
         if len(p.tails) > 1:
             bounds = torch.tensor(p.drawn[:-1])

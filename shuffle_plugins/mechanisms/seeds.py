@@ -140,6 +140,7 @@ class SeedLaw:
             mean_square=p.dim + (1 - missed) * (p.mean_square - p.dim) / square,
         )
 
+    @cached_property
     def blanket(self) -> Blanket:
         """That of the uncompressed law, with levels and masses that cover public vectors, too."""
         if self.local_epsilon > _LOUDEST:
@@ -221,11 +222,6 @@ def _seed_law(law: Callable[..., StepDensity], *, local_epsilon: float, dim: int
     return SeedLaw.of(law, local_epsilon=local_epsilon, dim=dim)
 
 
-@lru_cache(maxsize=256)
-def _seed_blanket(law: Callable[..., StepDensity], *, local_epsilon: float, dim: int) -> Blanket:
-    return _seed_law(law, local_epsilon=local_epsilon, dim=dim).blanket()
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SeedReports(HalfSpaceReports):
     """One seed of 128 bits per client on an l2 ball, with the error of the mechanism it compresses.
@@ -264,7 +260,7 @@ class SeedReports(HalfSpaceReports):
 
     @override
     def blanket(self) -> Blanket:
-        return _seed_blanket(type(self)._law, local_epsilon=self.local_epsilon, dim=self.dim)
+        return self._searched.blanket
 
     @property
     @override
@@ -293,15 +289,13 @@ class SeedReports(HalfSpaceReports):
     @override
     def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
         count, lengths = x.num_rows, norms.double().cpu()
-        filled = (lengths / self.radius).clamp(max=1.0)
-        facing = randomness.bernoulli(((1 + filled) * (WHOLE / 2)).to(torch.int64).clamp_(max=WHOLE))
+        signs = self._signs((lengths / self.radius).clamp(max=1.0), randomness).unsqueeze(1)
         seeds = draw_seeds(count, randomness=randomness)  # what a row of zeros sends
         step = rows_at_once(self.dim, device=x.device)
         for start in range(0, count, step):
             part = x.narrow(start, min(start + step, count)).dense().to("cpu", torch.float64, copy=True)
-            signs = facing[start : start + step].double().mul_(2).sub_(1)
             part.masked_fill_((lengths[start : start + step] == 0).unsqueeze(1), 1.0)
-            part = _directions(part).mul_(signs.unsqueeze(1))
+            part = _directions(part).mul_(signs[start : start + step])
             for place, direction in enumerate(part.numpy(), start):
                 found = self._search(direction, randomness)  # of zeros, too, so that they take as long
                 if found is not None and lengths[place] > 0:

@@ -80,7 +80,7 @@ class UserLevelMean(Ranged):
 
     @cached_property
     def rotation(self) -> Rotation:
-        """The public rotation."""
+        """The public isometry that spreads a client's mean over all coordinates."""
         return Rotation(dim=self.dim, seed=self.seed)
 
     @property

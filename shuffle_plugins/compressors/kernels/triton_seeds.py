@@ -31,7 +31,7 @@ def _cells_of(seeds, seed, d0, d1, d2, d3, cells, block):
         k0, k1, k2, k3, d0, d1, d2, d3, zero, zero, block
     )
     words = interleave(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13, x14, x15).to(tl.int64)
-    high = words >> 16
+    high = words >> 16  # which cells are the outer ones, and where those are divided: seeds.expand
     fine = ((words >> 8) & 0xFFFF) + tl.where(high < 0x8000, 0x10000, 0x20000)
     return tl.load(cells + tl.where((high < 0x100) | (high >= 0xFF00), fine, high))
 
