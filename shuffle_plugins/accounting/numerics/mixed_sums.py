@@ -111,16 +111,9 @@ class MixedSums:
         """
         saddle = self.saddle_points()
         tilt, distance = saddle.tilt, self.shift / np.maximum(self.deviation, 1e-300)
-        # 12.0: standard deviations; further out the Gaussian may be wider in proportion
-        scale = np.maximum(self.deviation, np.abs(self.shift) / 12.0)
-        smoothing = math.sqrt(share) * np.minimum(scale, np.maximum(saddle.spread, 0.5 / tilt))
+        smoothing = self.smoothing(share, saddle)
         period = np.maximum(_PERIOD * np.hypot(saddle.spread, smoothing), _LEAST_PERIOD / tilt)
-        step = 2 * math.pi / period
-        # Terms are added up to where the Gaussian ends; it is widened where they would be too many.
-        # 14.0: −log of the Gaussian factor at the last term
-        ends = math.sqrt(2 * 14.0)
-        smoothing = np.maximum(smoothing, ends / (step * (_MOST_TERMS - 1)))
-        terms = np.ceil(ends / (smoothing * step)).astype(np.int64) + 2
+        step, smoothing, terms = _contour(period, smoothing, decay=14.0)
         # Far out by z deviations a relative change of the value matters by as much over z².
         enough = np.minimum(max(_ENOUGH, _ENOUGH_OF_SHARE * share) * (1 + distance**2), _ROUGHLY)
         found, end = np.empty(len(terms)), np.empty(len(terms))
@@ -139,6 +132,12 @@ class MixedSums:
         with np.errstate(over="ignore"):
             height = np.exp(np.maximum(saddle.log_height, -700.0))
         return np.asarray(np.where(saddle.log_height < -700, 1e-290, found * height), dtype=np.float64)
+
+    def smoothing(self, share: float, saddle: _Saddle) -> Floats:
+        """Deviation η of the Gaussian that smooths each row's sum; ``share`` as of :meth:`largest`."""
+        # 12.0: standard deviations; further out the Gaussian may be wider in proportion
+        scale = np.maximum(self.deviation, np.abs(self.shift) / 12.0)
+        return np.asarray(math.sqrt(share) * np.minimum(scale, np.maximum(saddle.spread, 0.5 / saddle.tilt)))
 
     def _terms(
         self, rows: Cells, count: int, *, saddle: _Saddle, smoothing: Floats, step: Floats
@@ -254,6 +253,17 @@ class _Saddle:
     log_height: Floats
     slope: Floats
     spread: Floats
+
+
+def _contour(period: Floats, smoothing: Floats, *, decay: float) -> tuple[Floats, Floats, Cells]:
+    """The step between the terms of each row, its Gaussian's deviation, and how many terms it takes.
+
+    Terms are added up to where the Gaussian factor is e^−``decay``; it is widened where they would be too
+    many.
+    """
+    step, ends = 2 * math.pi / period, math.sqrt(2 * decay)
+    smoothing = np.maximum(smoothing, ends / (step * (_MOST_TERMS - 1)))
+    return step, smoothing, np.ceil(ends / (smoothing * step)).astype(np.int64) + 2
 
 
 def _batches(terms: Cells) -> Iterator[tuple[Cells, int]]:
@@ -560,18 +570,13 @@ class AcceptingTests:
         sums = MixedSums(shift=self.shift, types=[(self.values, self.masses)], trials=self.reports)
         saddle = sums.saddle_points()
         tilt, spread = saddle.tilt, saddle.spread
-        scale = np.maximum(sums.deviation, np.abs(self.shift) / 12.0)
-        smoothing = math.sqrt(share) * np.minimum(scale, np.maximum(spread, 0.5 / tilt))
+        smoothing = sums.smoothing(share, saddle)
         log_moment, log_own, log_apart = self._logs(tilt)
         height = self._height(tilt, smoothing, log_moment, log_own)
         # 40.0, 24.0: −log of what is folded over from the right, and of that over the probability itself
         folded = np.maximum(40.0, 24.0 - height)
         period = np.maximum(10.0 * np.hypot(spread, smoothing), folded / tilt)
-        step = 2 * math.pi / period
-        # 24.0: −log of the Gaussian factor at the last term
-        ends = math.sqrt(2 * 24.0)
-        smoothing = np.maximum(smoothing, ends / (step * (_MOST_TERMS - 1)))
-        terms = np.ceil(ends / (smoothing * step)).astype(np.int64) + 2
+        step, smoothing, terms = _contour(period, smoothing, decay=24.0)
         height = self._height(tilt, smoothing, log_moment, log_own)
         more, often, slack, margin = (np.empty(len(tilt)) for _ in range(4))
         for rows, count in _batches(terms):
