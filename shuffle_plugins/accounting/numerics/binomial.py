@@ -19,10 +19,14 @@ _GAUSS_POINTS = 8
 _SERIES_FROM = 32.0
 
 
-def bernstein_reach(variance: npt.ArrayLike) -> Floats:
-    """How far a binomial count strays from its mean but for a probability of 1e-30 (Bernstein)."""
-    third = LOG_TAIL / 3
-    return np.asarray(third + np.sqrt(third**2 + 2 * LOG_TAIL * np.asarray(variance)), dtype=np.float64)
+def bernstein_reach(variance: npt.ArrayLike, *, tail: float = TAIL) -> Floats:
+    """How far a binomial count strays from its mean but for a probability of ``tail`` (Bernstein).
+
+    So does a hypergeometric one, of the same or a larger variance: Hoeffding 1963, Theorem 4.
+    """
+    log_tail = math.log(2 / tail)
+    third = log_tail / 3
+    return np.asarray(third + np.sqrt(third**2 + 2 * log_tail * np.asarray(variance)), dtype=np.float64)
 
 
 def window_ends(trials: int, probability: float) -> tuple[int, int]:
@@ -63,6 +67,19 @@ def binomial_masses(trials: int, probability: float, *, low: int, high: int) -> 
     falling = np.cumprod(below / ((trials - below + 1) * odds))
     mass = np.concatenate([falling[::-1], [1.0], rising])
     return np.asarray(mass / mass.sum(), dtype=np.float64)
+
+
+def hypergeometric_window(*, draws: int, marked: int, among: int) -> tuple[int, Floats]:
+    """As :func:`binomial_window`, of how many of ``draws`` out of ``among`` are ``marked``."""
+    least, most = max(0, draws + marked - among), min(draws, marked)
+    mean = draws * marked / among
+    reach = float(bernstein_reach(mean * (1 - marked / among)))
+    low, high = max(least, math.floor(mean - reach)), min(most, math.ceil(mean + reach))
+    counts = np.arange(low, high, dtype=np.float64)
+    ratio = (marked - counts) * (draws - counts) / ((counts + 1) * (among - marked - draws + counts + 1))
+    logs = np.concatenate([[0.0], np.cumsum(np.log(ratio))])
+    mass = np.exp(logs - logs.max())
+    return low, np.asarray(mass / mass.sum(), dtype=np.float64)
 
 
 def binomial_between(trials: int, probability: float, *, edges: Cells) -> Floats:

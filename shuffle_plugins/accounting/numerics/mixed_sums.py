@@ -16,7 +16,7 @@ From below, tests of a sum of one type are evaluated in the same way (``Acceptin
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import combinations, product
@@ -86,7 +86,7 @@ def _of_one_law(values: Floats, masses: Floats, trials: int, shift: Floats) -> t
 
 @dataclass(frozen=True, kw_only=True)
 class MixedSums:
-    """Sums x + own + Σ n_i draws of type i, Σ n_i = trials.
+    """Sums x + Σ n_i draws of type i, Σ n_i = trials, + draws of further laws, whose numbers are given.
 
     What a law's masses lack of one is a draw of zero.
 
@@ -94,13 +94,13 @@ class MixedSums:
         shift: x, shape (rows,).
         types: up to three laws.
         trials: N.
-        own: one further law, drawn once, if there is one.
+        further: laws besides the types, each with the number of its draws.
     """
 
     shift: Floats
     types: list[Law]
     trials: int
-    own: Law | None = None
+    further: Sequence[tuple[Law, int]] = ()
 
     def largest(self, share: float) -> Floats:
         """For each row one upper bound on the expected positive parts of all mixes, shape (rows,).
@@ -146,19 +146,22 @@ class MixedSums:
         values, masses = self.packed
         tilt, shift = saddle.tilt[rows], self.shift[rows]
         height = tilt * shift - 2 * np.log(tilt) - saddle.log_height[rows] + (smoothing * tilt) ** 2 / 2
-        log_modulus, angle, wrong = _log_moments(values[:, rows], masses, tilt, step, count)
+        of_laws = _log_moments(values[:, rows], masses, tilt, step, count)
+        log_modulus, angle, wrong = (each[: len(self.types)] for each in of_laws)
+        # Of the further laws together.
+        more_modulus, more_angle, more_wrong = (self._together(each) for each in of_laws)
         t = step[:, None] * np.arange(count)
         ratio = t / tilt[:, None]
-        shape = log_modulus[-1] - (smoothing[:, None] * t) ** 2 / 2 - np.log1p(ratio**2)
+        shape = more_modulus - (smoothing[:, None] * t) ** 2 / 2 - np.log1p(ratio**2)
         shape += height[:, None]
-        turn = t * (shift + smoothing**2 * tilt)[:, None] - 2 * np.arctan(ratio) + angle[-1]
-        rounding = wrong[-1] + 8 * _ROUNDOFF * (np.abs(turn) + np.abs(shape) + 8)
+        turn = t * (shift + smoothing**2 * tilt)[:, None] - 2 * np.arctan(ratio) + more_angle
+        rounding = more_wrong + 8 * _ROUNDOFF * (np.abs(turn) + np.abs(shape) + 8)
         shape[:, 1:] += math.log(2.0)
-        highest = (log_modulus[:-1] + wrong[:-1]).max(axis=0)
+        highest = (log_modulus + wrong).max(axis=0)
         ceiling = np.exp(np.minimum(shape + self.trials * highest, 600.0))
         # 20.0: −log of the size, over the largest term's, of terms that are bounded and not computed
         kept = np.any(ceiling > math.exp(-20.0), axis=0)
-        every = log_modulus[:-1], angle[:-1], wrong[:-1], shape, turn, rounding
+        every = log_modulus, angle, wrong, shape, turn, rounding
         return _Terms(*(each[..., kept] for each in every)), ceiling[:, ~kept].sum(axis=1)
 
     def log_bound(self) -> Floats:
@@ -168,8 +171,8 @@ class MixedSums:
 
     @cached_property
     def packed(self) -> Law:
-        """All laws, the own one last: values, (laws, rows, atoms), and masses, (laws, atoms)."""
-        laws = [*self.types, self.own or (np.zeros((len(self.shift), 1)), np.ones(1))]
+        """All laws, types first: values, (laws, rows, atoms), and masses, (laws, atoms)."""
+        laws = [*self.types, *(law for law, _ in self.further)]
         atoms = max(len(masses) for _, masses in laws)
         values = np.zeros((len(laws), len(self.shift), atoms))
         weights = np.zeros((len(laws), atoms))
@@ -185,10 +188,15 @@ class MixedSums:
         return self._largest_deviation(np.einsum("la,lra->lr", masses, values**2))
 
     def _largest_deviation(self, variances: Floats) -> Floats:
-        return np.asarray(np.sqrt(self.trials * variances[:-1].max(axis=0) + variances[-1]), dtype=np.float64)
+        largest = self.trials * variances[: len(self.types)].max(axis=0)
+        return np.asarray(np.sqrt(largest + self._together(variances)), dtype=np.float64)
+
+    def _together(self, of_laws: Floats) -> Floats:
+        """What the further laws' draws make together of values that add up, shape (laws, …)."""
+        return np.tensordot([float(draws) for _, draws in self.further], of_laws[len(self.types) :], axes=1)
 
     def saddle_points(self) -> _Saddle:
-        """About the c > 0 at which the largest N·log M_i(c) + log M_own(c) + c·x − 2·log c is least."""
+        """About the c > 0 at which the largest N·log M_i(c) + log M_further(c) + c·x − 2·log c is least."""
         x, deviation = self.shift, np.maximum(self.deviation, 1e-300)
         most = np.maximum(np.abs(self.packed[0]).max(axis=(0, 2)), 1e-300)
         low = np.log(0.1 / (deviation + most))
@@ -225,14 +233,14 @@ class MixedSums:
         growth *= values
         mean = growth.sum(axis=2) / (1 + moment)
         variance = np.maximum((growth * values).sum(axis=2) / (1 + moment) - mean**2, 0.0)
-        logs, means = np.log1p(moment), mean.copy()
-        logs[:-1] *= self.trials
-        means[:-1] *= self.trials
-        best = np.argmax(logs[:-1], axis=0)[None]
-        slope = np.take_along_axis(means[:-1], best, 0)[0] + means[-1] + self.shift - 2 / tilt
+        logs, kinds = np.log1p(moment), len(self.types)
+        of_types = self.trials * logs[:kinds]
+        best = np.argmax(of_types, axis=0)[None]
+        steepest = np.take_along_axis(self.trials * mean[:kinds], best, 0)[0]
+        slope = steepest + self._together(mean) + self.shift - 2 / tilt
         return _Saddle(
             tilt=tilt,
-            log_height=logs[:-1].max(axis=0) + logs[-1] + tilt * self.shift - 2 * np.log(tilt),
+            log_height=of_types.max(axis=0) + self._together(logs) + tilt * self.shift - 2 * np.log(tilt),
             slope=slope,
             spread=self._largest_deviation(variance),
         )
