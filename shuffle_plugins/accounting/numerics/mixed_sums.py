@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import combinations, product
 
@@ -95,12 +95,26 @@ class MixedSums:
         types: up to three laws.
         trials: N.
         further: laws besides the types, each with the number of its draws.
+        groups: further draws of which each has one of two laws: both, and the number of draws. What is found
+            holds for all of their mixes, too; it takes twice as long for each group.
+        held: of each group the law that all of its draws have; the method that is asked chooses it.
     """
 
     shift: Floats
     types: list[Law]
     trials: int
     further: Sequence[tuple[Law, int]] = ()
+    groups: Sequence[tuple[Law, Law, int]] = ()
+    held: tuple[int, ...] = ()
+
+    @cached_property
+    def _besides(self) -> list[tuple[Law, int]]:
+        """Further laws, those of the groups with them."""
+        held = zip(self.groups, self.held, strict=len(self.held) > 0)
+        return [*self.further, *((group[of], group[2]) for group, of in held)]
+
+    def _corners(self) -> list[MixedSums]:
+        return [replace(self, held=held) for held in product((0, 1), repeat=len(self.groups))]
 
     def largest(self, share: float) -> Floats:
         """For each row one upper bound on the expected positive parts of all mixes, shape (rows,).
@@ -109,6 +123,8 @@ class MixedSums:
             share: variance of the Gaussian that smooths the sum, relative to the sum's variance, or to that
                 under the tilt of the contour where that is less; in (0, 1).
         """
+        if len(self.held) < len(self.groups):
+            return np.maximum.reduce([each.largest(share) for each in self._corners()])
         saddle = self.saddle_points()
         tilt, distance = saddle.tilt, self.shift / np.maximum(self.deviation, 1e-300)
         smoothing = self.smoothing(share, saddle)
@@ -162,17 +178,31 @@ class MixedSums:
         # 20.0: −log of the size, over the largest term's, of terms that are bounded and not computed
         kept = np.any(ceiling > math.exp(-20.0), axis=0)
         every = log_modulus, angle, wrong, shape, turn, rounding
-        return _Terms(*(each[..., kept] for each in every)), ceiling[:, ~kept].sum(axis=1)
+        off = ceiling[:, ~kept].sum(axis=1)
+        if self.held:
+            bend, more = np.zeros(shape.shape), np.zeros(shape.shape)  # C·D², and growth towards other mixes
+            for i, (group, of) in enumerate(zip(self.groups, self.held, strict=True)):
+                (law, weights), draws = group[1 - of], group[2]
+                other = _log_moments(law[None, rows], weights[None], tilt, step, count)
+                here = len(of_laws[0]) - len(self.held) + i
+                apart = [draws * (there[0] - each[here]) for there, each in zip(other[:2], of_laws[:2], strict=True)]
+                bend += (apart[0] ** 2 + apart[1] ** 2) / 8
+                more += np.maximum(apart[0], 0.0)
+            largest = ceiling * np.exp(np.minimum(more, 600.0)) * np.minimum(bend * (1 + 1e-6), 2.0)
+            off += largest[:, kept].sum(axis=1)
+        return _Terms(*(each[..., kept] for each in every)), off
 
     def log_bound(self) -> Floats:
         """Chernoff's bound on the logarithm of the same, shape (rows,): (y)₊ ≤ e^{c·y − 1}/c."""
+        if len(self.held) < len(self.groups):
+            return np.maximum.reduce([each.log_bound() for each in self._corners()])
         saddle = self.saddle_points()
         return np.asarray(saddle.log_height + np.log(saddle.tilt) - 1.0, dtype=np.float64)
 
     @cached_property
     def packed(self) -> Law:
         """All laws, types first: values, (laws, rows, atoms), and masses, (laws, atoms)."""
-        laws = [*self.types, *(law for law, _ in self.further)]
+        laws = [*self.types, *(law for law, _ in self._besides)]
         atoms = max(len(masses) for _, masses in laws)
         values = np.zeros((len(laws), len(self.shift), atoms))
         weights = np.zeros((len(laws), atoms))
@@ -193,7 +223,7 @@ class MixedSums:
 
     def _together(self, of_laws: Floats) -> Floats:
         """What the further laws' draws make together of values that add up, shape (laws, …)."""
-        return np.tensordot([float(draws) for _, draws in self.further], of_laws[len(self.types) :], axes=1)
+        return np.tensordot([float(draws) for _, draws in self._besides], of_laws[len(self.types) :], axes=1)
 
     def saddle_points(self) -> _Saddle:
         """About the c > 0 at which the largest N·log M_i(c) + log M_further(c) + c·x − 2·log c is least."""

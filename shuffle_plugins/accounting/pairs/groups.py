@@ -42,10 +42,15 @@ class OtherClients:
     common: float
     types: tuple[Atoms, ...] = ()
 
+    def told(self, spread: float) -> float:
+        """What their reports add to the variance of a sum in which each weighs θ; ``spread`` of u − v under w."""
+        most = max(map(information, self.types)) if self.types else spread / self.common
+        return self.count * self.common**2 * most
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _GroupsBucket(Bucket):
-    """Besides what holds for the first group: the least and largest 1 − u, and reports of each group."""
+    """Besides what holds for all: the least and largest 1 − u, and reports of each group."""
 
     near: float
     far: float
@@ -62,7 +67,7 @@ class GroupsPair(OthersPair):
         slots: k, how many of them report, drawn uniformly; n if ``rate`` is below 1.
         rate: γ under Poisson sampling, else 1.
         shared: the law of (R_x/w − 1, R_x'/w − 1) under w, of client 1's two worst records.
-        others: everybody else, by groups. At most one of them has types, and is the first then.
+        others: everybody else, by groups; those with types first.
         least: the smallest θ of all groups, client 1's own among them.
     """
 
@@ -90,10 +95,7 @@ class GroupsPair(OthersPair):
         spread = information(self.shared)
         if self._by_blanket:
             return spread / (self._clones + self.least)
-        told = 0.0
-        for each in self.others:
-            one = max(map(information, each.types)) if each.types else spread / each.common
-            told += each.count * each.common**2 * one
+        told = math.fsum(each.told(spread) for each in self.others)
         return self._seen * told / (1 + self._clones) ** 2
 
     @property
@@ -130,15 +132,14 @@ class GroupsPair(OthersPair):
             if far <= near:
                 continue
             total = 1 + math.fsum(each.count * _tilted(each.common, far) for each in self.others)
-            first = self.others[0].common
             share = max(below(near) - below(far), 0.0) + 1e-13 * below(near)  # rounded up
             for mass, seen in cases:
                 buckets.append(
                     _GroupsBucket(
                         mass=share * mass,
-                        kept=_tilted(first, far) / first,
+                        kept=1.0,
                         own=self.population / total,
-                        others=self.population * _tilted(first, near) / total,
+                        others=self.population / total,
                         near=near,
                         far=far,
                         counts=seen,
@@ -179,29 +180,29 @@ class GroupsPair(OthersPair):
     def _sums(self, bucket: Bucket, growth: Floats) -> MixedSums:
         """n times what is to be positive at E = 1 + ``growth``, shape (losses,)."""
         assert isinstance(bucket, _GroupsBucket)
-        groups = list(zip(self.others, bucket.counts, strict=True))
         if self._by_blanket:
             unit = self.population / (self._clones + self.least)
             own = self._clone(self.least, self.least, unit, growth)
         else:
             unit = bucket.own
             own = self._thinned(_times(unit, mixed_law(self.shared, growth, 1.0)), self._seen)
-        laws: list[tuple[Law, int]] = []
-        for each, count in groups:
+        plain: list[tuple[Law, int]] = [(own, 1)]
+        typed: list[tuple[Law, Law, int]] = []
+        for each, count in zip(self.others, bucket.counts, strict=True):
+            weight, kept = _tilted(each.common, bucket.near), _tilted(each.common, bucket.far)
             if each.types:
-                continue
-            kept = _tilted(each.common, bucket.far)
-            law = self._clone(_tilted(each.common, bucket.near), kept, unit, growth)
-            laws.append((self._thinned(law, self.rate), count))
-        first = self.others[0]
-        if first.types:
-            typed = [_times(bucket.others, mixed_law(law, growth, bucket.kept)) for law in first.types]
-            types, trials = [self._thinned(law, self.rate) for law in typed], bucket.counts[0]
+                first, second = (mixed_law(law, growth, kept / each.common) for law in each.types)
+                one, two = (self._thinned(_times(weight * unit, law), self.rate) for law in (first, second))
+                typed.append((one, two, count))
+            else:
+                plain.append((self._thinned(self._clone(weight, kept, unit, growth), self.rate), count))
+        if typed:
+            *types, trials = typed.pop(0)
         else:
-            (law, trials), *laws = laws
+            law, trials = plain.pop()
             types = [law]
         return MixedSums(
-            shift=-self.population * growth, types=types, trials=trials, further=[(own, 1), *laws]
+            shift=-self.population * growth, types=types, trials=trials, further=plain, groups=typed
         )
 
     def _clone(self, weight: float, kept: float, unit: float, growth: Floats) -> Law:
