@@ -77,6 +77,16 @@ class GroupsPair(OthersPair):
     least: float
 
     @property
+    @override
+    def largest_loss(self) -> float:
+        hidden = self.population - self.slots
+        if not hidden:
+            return self.local_epsilon
+        # Who reports in client 1's place may be louder, so that its report is rarer still.
+        instead = hidden / self.slots * self.least / (1 + min(v for _, v, _ in self.shared))
+        return math.log1p(math.expm1(self.local_epsilon) / (1 + instead))
+
+    @property
     def _clones(self) -> float:
         return math.fsum(each.count * each.common for each in self.others)
 
