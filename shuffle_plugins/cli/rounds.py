@@ -35,8 +35,8 @@ def epsilon_command(
         list[str] | None,
         option(
             "--group EPS0:COUNT",
-            "So many clients of this ε0, in place of --population and --local-epsilon; once for each group of "
-            "clients. The answer is one ε for the members of each.",
+            "So many clients of this ε0, in place of --population and --local-epsilon; once for each group. "
+            "The answer is one ε for the members of each.",
         ),
     ] = None,
     everything: Annotated[
@@ -126,8 +126,8 @@ def _show_groups(asked: commands.Question, groups: Sequence[tuple[float, int]], 
     )
     if asked.mechanism not in accounting.ONE_ENCODING:
         output.remark(
-            f"Reports of {asked.mechanism} may show their ε0, so that only a member's own group hides it. Those "
-            f"of {', '.join(sorted(accounting.ONE_ENCODING))} do not."
+            f"Reports of {asked.mechanism} may show their ε0, so that only a member's own group hides it. "
+            f"Those of {', '.join(sorted(accounting.ONE_ENCODING))} do not."
         )
 
 

@@ -334,6 +334,10 @@ REFUSED = {
     "epsilon -n 10 -k 5 -e 1 -t 1 -d 1e-5 --sampling full": "leave out --cohort",
     "epsilon -n 10 -e 1 -t 1 -d 1e-5 --sampling epoch": "--cohort is needed",
     "epsilon -n 10 -k 5 -e 1 -t 1 -d 1e-5 --local-delta 1e-9 --mechanism binary-rr": "--mechanism generic",
+    "epsilon -k 5 -e 1 -t 1 -d 1e-5": "give --population, or a --group for each",
+    "epsilon --group 1 -k 5 -t 1 -d 1e-5": "--group 1 is not an ε0 and a number of clients",
+    "epsilon --group 1:10 -e 1 -k 5 -t 1 -d 1e-5": "leave out --local-epsilon",
+    "epsilon --group 1:10 --group 2:20 -k 5 -t 1 -d 1e-5": "give a --cohort that the groups share evenly",
     "compare -n 10 -k 5 -e , -d 1e-5": "at least one",
     "calibrate --target-epsilon 1 -d 1e-5 -n 100 -k 10 -t 5 -e 1": "leave out --local-epsilon",
     "mechanisms --dim 10": "--local-epsilon",
@@ -524,3 +528,34 @@ def test_a_central_run_has_its_relation_and_its_noise_over_the_clipping_norm(run
     code, out, err = run(*asked, "2", "--neighbours", "add-or-remove-one")
     assert (code, out) == (2, "")
     assert "poisson" in err
+
+
+def test_groups_of_clients_get_an_epsilon_each(run: CommandLine) -> None:
+    asked = [
+        "epsilon",
+        "--group",
+        "1:500",
+        "--group",
+        "3:500",
+        "--rounds",
+        "10",
+        "--delta",
+        "1e-5",
+        "--cohort",
+        "200",
+    ]
+    own = (*asked, "--mechanism", "k-rr", "--dim", 4)
+    found = run.json(*own)
+    quiet, loud = found["groups"]
+    assert (quiet["local_epsilon"], quiet["population"], quiet["cohort"]) == (1, 500, 100)
+    for each in (quiet, loud):
+        assert each["one_encoding"]["upper"] < each["labelled"]["upper"]
+    assert quiet["one_encoding"]["upper"] < loud["one_encoding"]["upper"]
+    # Before the server all of those who report do, and nobody else hides them.
+    server = run.json(*own, "--adversary", "server")["groups"][0]
+    assert server["one_encoding"]["upper"] > quiet["one_encoding"]["upper"]
+    code, out, _ = run(*asked)
+    assert code == 0
+    assert "only a member's own group hides it" in out
+    alone = run.json(*["epsilon", "-n", "500", "-k", "100", "-e", "3", "-t", "10", "-d", "1e-5"])
+    assert run.json(*asked)["groups"][1]["labelled"]["upper"] == alone["upper"]

@@ -181,13 +181,13 @@ class MixedSums:
         off = ceiling[:, ~kept].sum(axis=1)
         if self.held:
             bend, more = np.zeros(shape.shape), np.zeros(shape.shape)  # C·D², and growth towards other mixes
-            for i, (group, of) in enumerate(zip(self.groups, self.held, strict=True)):
-                (law, weights), draws = group[1 - of], group[2]
+            here = len(of_laws[0]) - len(self.held)  # where the groups' laws begin
+            for i, (group, of) in enumerate(zip(self.groups, self.held, strict=True), start=here):
+                law, weights = group[1 - of]
                 other = _log_moments(law[None, rows], weights[None], tilt, step, count)
-                here = len(of_laws[0]) - len(self.held) + i
-                apart = [draws * (there[0] - each[here]) for there, each in zip(other[:2], of_laws[:2], strict=True)]
-                bend += (apart[0] ** 2 + apart[1] ** 2) / 8
-                more += np.maximum(apart[0], 0.0)
+                larger, turned = (group[2] * (other[part][0] - of_laws[part][i]) for part in (0, 1))
+                bend += (larger**2 + turned**2) / 8
+                more += np.maximum(larger, 0.0)
             largest = ceiling * np.exp(np.minimum(more, 600.0)) * np.minimum(bend * (1 + 1e-6), 2.0)
             off += largest[:, kept].sum(axis=1)
         return _Terms(*(each[..., kept] for each in every)), off

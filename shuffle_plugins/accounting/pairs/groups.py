@@ -14,7 +14,12 @@ from itertools import pairwise
 import numpy as np
 from typing_extensions import override
 
-from shuffle_plugins.accounting.numerics.binomial import TAIL, bernstein_reach, binomial_window, hypergeometric_window
+from shuffle_plugins.accounting.numerics.binomial import (
+    TAIL,
+    bernstein_reach,
+    binomial_window,
+    hypergeometric_window,
+)
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.mixed_sums import Law, MixedSums
 from shuffle_plugins.accounting.pairs.others import SHARES, Bucket, OthersPair, mixed_law
@@ -43,7 +48,7 @@ class OtherClients:
     types: tuple[Atoms, ...] = ()
 
     def told(self, spread: float) -> float:
-        """What their reports add to the variance of a sum in which each weighs θ; ``spread`` of u − v under w."""
+        """What their reports add to a sum's variance, each with the weight θ; ``spread`` is of u − v under w."""
         most = max(map(information, self.types)) if self.types else spread / self.common
         return self.count * self.common**2 * most
 
@@ -173,7 +178,9 @@ class GroupsPair(OthersPair):
         found, before = [], 1.0
         for left in _CROWDED:
             each = left / len(self.others)
-            found.append((before - left, tuple(self._most(group.count, among, each) for group in self.others)))
+            found.append(
+                (before - left, tuple(self._most(group.count, among, each) for group in self.others))
+            )
             before = left
         return found
 

@@ -25,9 +25,9 @@ from shuffle_plugins.accounting.pairs.groups import (
     OtherClients,
     drawn_counts,
     mixed_counts,
-    split_counts,
     shared_atoms,
     sign_types,
+    split_counts,
 )
 from shuffle_plugins.accounting.pairs.others import others_losses
 from shuffle_plugins.accounting.pairs.reports import Blanket, information
@@ -46,7 +46,7 @@ ONE_BIT = frozenset({"binary-rr", "l1-hadamard", "linf-coordinate"})
 """Mechanisms that send a uniform index and one bit."""
 
 ONE_ENCODING = ONE_BIT | {"hadamard-response", "k-rr"}
-"""Mechanisms whose blanket is uniform over the same reports at every ε0, so that a report may be anybody's."""
+"""Mechanisms whose blanket is uniform over the same reports at every ε0: a report may be anybody's."""
 
 _LOUDEST = 30.0  # ε0, up to which sums of likelihoods keep their digits
 _MOST_TYPED = 3  # groups whose own records are used: each doubles the time
@@ -103,8 +103,8 @@ class GroupsRound(Round):
             raise ValueError(f"groups must make up the population of {self.population}, got {groups}")
         if self.mechanism not in ONE_ENCODING:
             raise ValueError(
-                f"reports of {self.mechanism!r} show, or may show, which ε0 they were made with, so that other "
-                "groups do not hide them: record a ShuffleRound of each group's own clients, or take one of "
+                f"reports of {self.mechanism!r} may show which ε0 they were made with, so that other groups do "
+                "not hide them: record a ShuffleRound of each group's own clients, or take one of "
                 f"{', '.join(sorted(ONE_ENCODING))}"
             )
         if self.sees_cohort and self.sampling is not Sampling.FULL:
@@ -221,7 +221,9 @@ class GroupsRound(Round):
         taken = [i for i in order[:_MOST_TYPED] if gains[i] > worth]
         if not taken:
             return [plain]
-        mixed = replace(plain, others=(*(typed[i] for i in taken), *(clones[i] for i in order if i not in taken)))
+        mixed = replace(
+            plain, others=(*(typed[i] for i in taken), *(clones[i] for i in order if i not in taken))
+        )
         return [mixed] if plain.slots < plain.population else [plain, mixed]
 
     def _others(self) -> list[tuple[float, int]]:
@@ -293,7 +295,9 @@ class GroupsRound(Round):
             for each, (level, _) in zip(unlikely, self.groups, strict=True)
         ]
         held = [(high, low), (low, high)]
-        if rate < 1 and not third:  # reports for x' are many, and of a random number, so that they tell little
+        if (
+            rate < 1 and not third
+        ):  # reports for x' are many, and of a random number, so that they tell little
             likely, held = [0.0] * len(likely), [(high, 0.0), (low, 0.0)]
         laws = [_sign(*each) for each in zip(unlikely, likely, strict=True)]
         first, second = (
