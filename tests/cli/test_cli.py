@@ -531,19 +531,8 @@ def test_a_central_run_has_its_relation_and_its_noise_over_the_clipping_norm(run
 
 
 def test_groups_of_clients_get_an_epsilon_each(run: CommandLine) -> None:
-    asked = [
-        "epsilon",
-        "--group",
-        "1:500",
-        "--group",
-        "3:500",
-        "--rounds",
-        "10",
-        "--delta",
-        "1e-5",
-        "--cohort",
-        "200",
-    ]
+    of_both = ("--rounds", 10, "--delta", 1e-5)
+    asked = ("epsilon", "--group", "1:500", "--group", "3:500", "--cohort", 200, *of_both)
     own = (*asked, "--mechanism", "k-rr", "--dim", 4)
     found = run.json(*own)
     quiet, loud = found["groups"]
@@ -557,5 +546,5 @@ def test_groups_of_clients_get_an_epsilon_each(run: CommandLine) -> None:
     code, out, _ = run(*asked)
     assert code == 0
     assert "only a member's own group hides it" in out
-    alone = run.json(*["epsilon", "-n", "500", "-k", "100", "-e", "3", "-t", "10", "-d", "1e-5"])
+    alone = run.json("epsilon", "-n", 500, "-k", 100, "-e", 3, *of_both)
     assert run.json(*asked)["groups"][1]["labelled"]["upper"] == alone["upper"]

@@ -104,14 +104,14 @@ class MixedSums:
     types: list[Law]
     trials: int
     further: Sequence[tuple[Law, int]] = ()
-    groups: Sequence[tuple[Law, Law, int]] = ()
+    groups: Sequence[tuple[tuple[Law, Law], int]] = ()
     held: tuple[int, ...] = ()
 
     @cached_property
     def _besides(self) -> list[tuple[Law, int]]:
         """Further laws, those of the groups with them."""
         held = zip(self.groups, self.held, strict=len(self.held) > 0)
-        return [*self.further, *((group[of], group[2]) for group, of in held)]
+        return [*self.further, *((laws[of], draws) for (laws, draws), of in held)]
 
     def _corners(self) -> list[MixedSums]:
         return [replace(self, held=held) for held in product((0, 1), repeat=len(self.groups))]
@@ -124,7 +124,7 @@ class MixedSums:
                 under the tilt of the contour where that is less; in (0, 1).
         """
         if len(self.held) < len(self.groups):
-            return np.maximum.reduce([each.largest(share) for each in self._corners()])
+            return np.asarray(np.max([each.largest(share) for each in self._corners()], axis=0))
         saddle = self.saddle_points()
         tilt, distance = saddle.tilt, self.shift / np.maximum(self.deviation, 1e-300)
         smoothing = self.smoothing(share, saddle)
@@ -182,10 +182,10 @@ class MixedSums:
         if self.held:
             bend, more = np.zeros(shape.shape), np.zeros(shape.shape)  # C·D², and growth towards other mixes
             here = len(of_laws[0]) - len(self.held)  # where the groups' laws begin
-            for i, (group, of) in enumerate(zip(self.groups, self.held, strict=True), start=here):
-                law, weights = group[1 - of]
+            for i, ((laws, draws), of) in enumerate(zip(self.groups, self.held, strict=True), start=here):
+                law, weights = laws[1 - of]
                 other = _log_moments(law[None, rows], weights[None], tilt, step, count)
-                larger, turned = (group[2] * (other[part][0] - of_laws[part][i]) for part in (0, 1))
+                larger, turned = (draws * (other[part][0] - of_laws[part][i]) for part in (0, 1))
                 bend += (larger**2 + turned**2) / 8
                 more += np.maximum(larger, 0.0)
             largest = ceiling * np.exp(np.minimum(more, 600.0)) * np.minimum(bend * (1 + 1e-6), 2.0)
@@ -195,7 +195,7 @@ class MixedSums:
     def log_bound(self) -> Floats:
         """Chernoff's bound on the logarithm of the same, shape (rows,): (y)₊ ≤ e^{c·y − 1}/c."""
         if len(self.held) < len(self.groups):
-            return np.maximum.reduce([each.log_bound() for each in self._corners()])
+            return np.max([each.log_bound() for each in self._corners()], axis=0)
         saddle = self.saddle_points()
         return np.asarray(saddle.log_height + np.log(saddle.tilt) - 1.0, dtype=np.float64)
 
@@ -223,7 +223,8 @@ class MixedSums:
 
     def _together(self, of_laws: Floats) -> Floats:
         """What the further laws' draws make together of values that add up, shape (laws, …)."""
-        return np.tensordot([float(draws) for _, draws in self._besides], of_laws[len(self.types) :], axes=1)
+        draws = [float(number) for _, number in self._besides]
+        return np.asarray(np.tensordot(draws, of_laws[len(self.types) :], axes=1))
 
     def saddle_points(self) -> _Saddle:
         """About the c > 0 at which the largest N·log M_i(c) + log M_further(c) + c·x − 2·log c is least."""

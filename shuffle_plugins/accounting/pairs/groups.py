@@ -48,7 +48,7 @@ class OtherClients:
     types: tuple[Atoms, ...] = ()
 
     def told(self, spread: float) -> float:
-        """What their reports add to a sum's variance, each with the weight θ; ``spread`` is of u − v under w."""
+        """What their reports, weighed by θ, add to a sum's variance; ``spread`` is of u − v under w."""
         most = max(map(information, self.types)) if self.types else spread / self.common
         return self.count * self.common**2 * most
 
@@ -204,17 +204,18 @@ class GroupsPair(OthersPair):
             unit = bucket.own
             own = self._thinned(_times(unit, mixed_law(self.shared, growth, 1.0)), self._seen)
         plain: list[tuple[Law, int]] = [(own, 1)]
-        typed: list[tuple[Law, Law, int]] = []
+        typed: list[tuple[tuple[Law, Law], int]] = []
         for each, count in zip(self.others, bucket.counts, strict=True):
             weight, kept = _tilted(each.common, bucket.near), _tilted(each.common, bucket.far)
             if each.types:
                 first, second = (mixed_law(law, growth, kept / each.common) for law in each.types)
                 one, two = (self._thinned(_times(weight * unit, law), self.rate) for law in (first, second))
-                typed.append((one, two, count))
+                typed.append(((one, two), count))
             else:
                 plain.append((self._thinned(self._clone(weight, kept, unit, growth), self.rate), count))
         if typed:
-            *types, trials = typed.pop(0)
+            pair, trials = typed.pop(0)
+            types = list(pair)
         else:
             law, trials = plain.pop()
             types = [law]

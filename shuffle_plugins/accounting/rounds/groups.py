@@ -103,7 +103,7 @@ class GroupsRound(Round):
             raise ValueError(f"groups must make up the population of {self.population}, got {groups}")
         if self.mechanism not in ONE_ENCODING:
             raise ValueError(
-                f"reports of {self.mechanism!r} may show which ε0 they were made with, so that other groups do "
+                f"reports of {self.mechanism!r} may show which ε0 they have, so that other groups do "
                 "not hide them: record a ShuffleRound of each group's own clients, or take one of "
                 f"{', '.join(sorted(ONE_ENCODING))}"
             )
