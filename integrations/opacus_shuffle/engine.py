@@ -354,6 +354,15 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         if target_epsilon is not None and target_delta is not None:
             target = PrivacyTarget(epsilon=float(target_epsilon), delta=float(target_delta))
             _refuse_spent_delta(private_optimizer.round, accountant=accountant, target=target)
+            if num_steps is not None:  # asked for the whole run at once, so that no step has to
+                accountant.core.would_exceed(
+                    private_optimizer.round,
+                    num_steps=rounds_in(
+                        num_steps, population=population, cohort=cohort, sampling=given.sampling
+                    ),
+                    target_epsilon=target.epsilon,
+                    delta=target.delta,
+                )
         private_optimizer.attach_step_hook(hook)
         private_optimizer.attach_step_hook(StepLog(num_steps=num_steps))
         sampler = SAMPLERS[given.sampling](
@@ -632,9 +641,8 @@ class _Run:
         def spent(level: float) -> float:
             new_round = self._sum_at(1 / level if noise else level).round
             try:
-                return self.accountant.charged_epsilon_with(
-                    new_round, num_steps=target.num_steps, target_delta=target.delta
-                )
+                whole = self.accountant.core.and_rounds(new_round, num_steps=target.num_steps)
+                return whole.epsilon(target.delta, lower=False).upper
             except ArithmeticError:  # hardly any noise
                 return math.inf
 
@@ -786,9 +794,8 @@ class TrainingPlan:
     def epsilon(self) -> float:
         """Certified ε at ``delta`` after ``num_steps`` steps and all rounds before; inf if none is."""
         try:
-            return self._accountant.charged_epsilon_with(
-                self._next_round, num_steps=self._num_rounds, target_delta=self.delta
-            )
+            whole = self._accountant.core.and_rounds(self._next_round, num_steps=self._num_rounds)
+            return whole.epsilon(self.delta, lower=False).upper
         except ArithmeticError:
             return math.inf
 

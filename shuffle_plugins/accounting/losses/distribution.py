@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -11,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from shuffle_plugins.accounting.numerics.grid import Floats, spread_to_grid, tally
-from shuffle_plugins.accounting.numerics.search import zero_between
 
 BoundKind = Literal["upper", "lower"]
 
@@ -268,9 +268,6 @@ def condense(
     return loss_of(merged_p, merged_q, gain[keep]), merged_p, merged_q
 
 
-_ROUNDOFF = 2.0**-50
-
-
 @dataclass(frozen=True, slots=True)
 class PositiveLosses:
     """Outcomes of positive loss, with their masses, and the P mass of those of infinite loss."""
@@ -374,14 +371,19 @@ def joined(right: PositiveLosses, left: PositiveLosses, *, total: float) -> tupl
     difference = _total_variation(right) - _total_variation(left)
     right, left = _lowered(right, difference), _lowered(left, -difference)
 
-    def missing_middle(amount: float) -> float:
+    def excess(amount: float) -> float:
         p, q = _lowered(right, amount).p, _lowered(left, amount).q
         return math.fsum(p) + math.fsum(q) + right.beyond - total
 
-    amount, most = 0.0, _total_variation(right)
-    if missing_middle(0.0) > 0 > missing_middle(most):
-        amount = zero_between(missing_middle, 0.0, most, xtol=_ROUNDOFF * most, rtol=_ROUNDOFF)
-    rest = np.array([max(-missing_middle(amount), 0.0)])
+    # The excess falls linearly between the amounts that leave nothing of one outcome more.
+    amounts = np.append(0.0, np.sort(np.concatenate([_held(right), _held(left)])))
+    last = bisect_left(range(len(amounts)), True, key=lambda i: excess(amounts[i]) <= 0)
+    amount = 0.0
+    if 0 < last < len(amounts):
+        low, high = float(amounts[last - 1]), float(amounts[last])
+        above, below = excess(low), excess(high)
+        amount = low + (high - low) * above / (above - below)
+    rest = np.array([max(-excess(amount), 0.0)])
     right, left = _lowered(right, amount), _lowered(left, amount)
     return (
         np.concatenate([-left.loss[::-1], [0.0], right.loss]),
@@ -398,10 +400,13 @@ def _lowered(outcomes: PositiveLosses, amount: float) -> PositiveLosses:
     """With ``amount`` less at E = 1, and right of it no more than convexity asks for."""
     if amount <= 0:
         return outcomes
-    x = np.expm1(outcomes.loss)
-    held = np.cumsum(outcomes.q * x)
-    q = np.clip((held - amount) / x, 0.0, outcomes.q)
+    q = np.clip((_held(outcomes) - amount) / np.expm1(outcomes.loss), 0.0, outcomes.q)
     return replace(outcomes, p=q * np.exp(outcomes.loss), q=q)
+
+
+def _held(outcomes: PositiveLosses) -> Floats:
+    """How much of the profile at E = 1 the outcomes up to each one make up."""
+    return np.cumsum(outcomes.q * np.expm1(outcomes.loss))
 
 
 def profile_points(last: float, *, step: float, uniform: float) -> Floats:
