@@ -434,10 +434,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 )
         return population_and_cohort(given.data_loader)
 
-    def get_epsilon(self, delta: float) -> float:
-        """Certified upper bound on ε at δ in (0, 1) for everything recorded so far (replace-one)."""
-        return self._require_accountant().get_epsilon(delta)
-
     def get_epsilon_interval(self, delta: float) -> EpsilonInterval:
         """Certified upper bound on ε at δ in (0, 1), and ε of a real randomizer below it."""
         return self._require_accountant().get_epsilon_interval(delta)
@@ -680,9 +676,7 @@ class _Run:
             like = {name: value for name, value in self.draw.items() if name != "dim"}
             return normal_guess(replace(self.target, epsilon=rest), ShuffleRound(local_epsilon=1.0, **like))
         # All sums as one Gaussian sum of everybody, scaled by γ√T.
-        ratio = noise_ratio(
-            local_epsilon=min(max(rest, 1e-9), 500.0), local_delta=min(max(self.target.delta, 1e-30), 0.1)
-        )
+        ratio = noise_ratio(local_epsilon=rest, local_delta=self.target.delta)
         rate = self.draw["cohort"] / self.draw["population"]
         return float(1 / (2 * ratio * rate * math.sqrt(self.target.num_steps)))
 
@@ -698,10 +692,8 @@ class _Run:
 
     def _warn_of_rest(self, privacy: float, *, spent: float, at_end: bool) -> None:
         """Say that the run leaves a part of its target unused, since the search stopped at a limit."""
-        target, remedy = (
-            self.target,
-            "Take more steps or a larger batch_size to use more of it, or a smaller target",
-        )
+        target = self.target
+        remedy = "Take more steps or a larger batch_size to use more of it, or a smaller target"
         if self.setting.takes_noise_multiplier:
             least = "the least that is tried" if at_end else "the least that keeps to it"
             limit = f"noise_multiplier={rounded(privacy, up=True)}, {least}"
@@ -821,10 +813,8 @@ class TrainingPlan:
         """Log the plan at level INFO; warn of noise that leaves hardly anything to learn, of δ0, or of δ."""
         if _logger.isEnabledFor(logging.INFO):
             _logger.info("%s", self)
-        for message in filter(
-            None,
-            (self.warning(), self.delta_warning(), delta_warning(self.delta, population=self.population)),
-        ):
+        of_delta = delta_warning(self.delta, population=self.population)
+        for message in filter(None, (self.warning(), self.delta_warning(), of_delta)):
             warn_caller(message)
 
     def __str__(self) -> str:

@@ -446,7 +446,8 @@ class ShuffleMixin:
                     "larger ones. Losses of one batch, such as those of a GAN's discriminator on real and on "
                     "generated rows, are added up before one backward()"
                 )
-            if is_earlier(grad_sample):
+            latest = grad_sample[0] if isinstance(grad_sample, list) else grad_sample
+            if hasattr(latest, "_of_an_earlier_batch"):  # marked when the next one was delivered
                 raise ShufflePrivacyError(
                     "the gradients are those of an earlier batch: for each batch call zero_grad(), "
                     "backward() and step() before the next one is delivered"
@@ -613,14 +614,11 @@ class ShuffleMixin:
 
     def state_dict(self) -> dict[str, Any]:
         """The original optimizer's state, the rounds released, and a ``max_grad_norm`` that moves."""
-        state: dict[str, Any] = super().state_dict()  # type: ignore[misc]
-        state = {
-            **state,
-            "privacy_rounds": max((hook.accountant.released() for hook in self._accounting), default=0),
-        }
-        return (
-            state if self._setting.ball.adaptive is None else {**state, "max_grad_norm": self.max_grad_norm}
-        )
+        released = max((hook.accountant.released() for hook in self._accounting), default=0)
+        state = {**super().state_dict(), "privacy_rounds": released}  # type: ignore[misc]
+        if self._setting.ball.adaptive is not None:
+            state["max_grad_norm"] = self.max_grad_norm
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the original optimizer, and a radius that moves, within its bounds.
@@ -674,7 +672,9 @@ class ShuffleMixin:
             forget_forward_passes(self._watched.module)
             self._watched.deliver()
         for p in self._trained:
-            mark_as_earlier(getattr(p, "grad_sample", None))
+            kept = getattr(p, "grad_sample", None)
+            for gradients in [kept] if isinstance(kept, Tensor) else kept or []:
+                gradients._of_an_earlier_batch = True  # type: ignore[attr-defined]
 
     def _count_received(self, under_way: RoundUnderWay) -> int:
         return under_way.received
@@ -831,17 +831,14 @@ class MixedRecords:
                 return f"the layer {name!r}, a {type(part).__name__},"
         for name, buffer in self.module.named_buffers():
             before = self._buffers.get(name)
-            if before is not None and buffer.shape == before.shape and not _same(buffer, before.to(buffer)):
+            if before is None or buffer.shape != before.shape:
+                continue
+            if not torch.allclose(buffer, before.to(buffer), rtol=0, atol=0, equal_nan=True):
                 return f"the buffer {name!r}, which changed while the model was trained,"
         for name, p, version in self._frozen:
             if p._version != version:
                 return f"the frozen parameter {name!r}, which changed while the model was trained,"
         return None
-
-
-def _same(now: Tensor, before: Tensor) -> bool:
-    """Whether two tensors have the same entries; NaN is the same as NaN."""
-    return torch.equal(now, before) or bool(((now == before) | (now.isnan() & before.isnan())).all())
 
 
 def _storages(batch: object) -> Iterator[StorageWeakRef]:
@@ -877,14 +874,3 @@ def forget_forward_passes(module: nn.Module) -> None:
         p._forward_counter = 0  # type: ignore[attr-defined]
         if hasattr(p, "_current_grad_sample"):
             del p._current_grad_sample
-
-
-def mark_as_earlier(grad_sample: Tensor | list[Tensor] | None) -> None:
-    """Mark per-sample gradients as those of a batch before the present one."""
-    for gradients in [grad_sample] if isinstance(grad_sample, Tensor) else grad_sample or []:
-        gradients._of_an_earlier_batch = True  # type: ignore[attr-defined]
-
-
-def is_earlier(grad_sample: Tensor | list[Tensor] | None) -> bool:
-    """Whether per-sample gradients were marked by :func:`mark_as_earlier`."""
-    return hasattr(grad_sample[0] if isinstance(grad_sample, list) else grad_sample, "_of_an_earlier_batch")

@@ -53,8 +53,6 @@ FINE_BITS = 20
 """Bits per coordinate of the mechanism called Laplace: the grid adds about 1e-4 to its variance."""
 
 
-_checked_delta = in_range(at_least=1e-30, at_most=0.1)
-
 _MARGIN = 1e-9  # relative; covers rounding in float64
 _LOUDEST_BLANKET = 150.0  # keeps products of the blanket's weights in float64's range
 
@@ -323,12 +321,16 @@ def _least_delta(ratio: float, *, epsilon: float) -> float:
 
 @lru_cache(maxsize=256)
 def noise_ratio(*, local_epsilon: float, local_delta: float) -> float:
-    """Standard deviation of the least (ε0, δ0)-private Gaussian noise per unit of distance, rounded up."""
-    epsilon, delta = checks.local_epsilon(local_epsilon), _checked_delta("local_delta", local_delta)
+    """Standard deviation of the least (ε0, δ0)-private Gaussian noise per unit of distance, rounded up.
+
+    Balle, Wang 2018, Theorem 8.
+    """
+    checks.target_epsilon(local_epsilon, name="local_epsilon")
+    checks.delta(local_delta, name="local_delta")
 
     def excess(log_ratio: float) -> float:
-        found = _least_delta(math.exp(log_ratio), epsilon=epsilon)
-        return math.log(max(found, 1e-300) / delta)
+        found = _least_delta(math.exp(log_ratio), epsilon=local_epsilon)
+        return math.log(max(found, 1e-300) / local_delta)
 
     return math.exp(zero_between(excess, -8.0, 72.0, xtol=1e-13, rtol=1e-13)) * (1 + _MARGIN)
 
@@ -347,7 +349,7 @@ class ApproximateNoise(GridNoise):
     """
 
     norm: ClassVar[Norm] = Norm.L2
-    local_delta: Annotated[float, _checked_delta] = 1e-6
+    local_delta: Annotated[float, in_range(at_least=1e-30, at_most=0.1)] = 1e-6
 
     @abstractmethod
     def _sigma_per_radius(self) -> float:

@@ -154,7 +154,7 @@ class GradientTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class GradientOracle:
-    """Means of gradients, estimated privately. ``str`` of it says what clients send.
+    """Means of gradients, estimated privately.
 
     Attributes:
         round: what an accountant records before anything is released; None if nothing is protected.
@@ -179,9 +179,6 @@ class GradientOracle:
         if not bool(norms.isfinite().all()):
             raise ValueError("gradients have NaN or infinite entries; nothing was released")
         return self.estimate(gradients * (radius / norms.clamp(min=radius)), randomness)
-
-    def __str__(self) -> str:
-        return self.says
 
 
 class GradientModel(ABC):
