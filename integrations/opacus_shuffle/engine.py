@@ -247,7 +247,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         Args:
             module: model to train; wrap it in Opacus's ``DifferentiallyPrivateDistributedDataParallel`` (or
                 torch's DDP) first to train over several processes.
-            optimizer: any torch optimizer over (some of) the module's parameters.
             data_loader: map-style data set, ``batch_size=k``, plain or shuffled order; the whole data set and
                 the same one in every process.
             local_epsilon: for local randomizers ε0 of one sample's gradient in one step, in nats, spent once
@@ -269,15 +268,11 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 number of unclipped gradients that moves it.
             batch_first: whether the batch is the first dimension of the module's input.
             loss_reduction: ``"mean"`` or ``"sum"``, as the loss reduces over the batch.
-            grad_sample_mode: as in Opacus; under ``"no_op"`` your code sets every ``grad_sample``.
-            wrap_model: as in Opacus; False attaches hooks to ``module`` and returns them.
             on_nonfinite: ``"zero"`` counts a gradient with NaN or infinite entries as zeros. ``"raise"``
                 refuses the step, to look for the cause, and tells, which no ε covers.
             randomness: coins of sampler and randomizer. ``SeededRandomness`` makes a run repeatable and voids
                 its privacy.
             target_epsilon: optional budget; the step that would exceed it raises ``PrivacyBudgetExceeded``.
-            target_delta: δ of the budget.
-            opacus_own: what else scripts for Opacus pass, see :class:`OpacusArguments`.
 
         Raises:
             ShufflePrivacyError: if the configuration is one whose ε would be wrong.
@@ -448,7 +443,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         """Everything that has to be said beside the ε of the rounds recorded so far; ``print`` it.
 
         Args:
-            delta: by default that of the training plan.
             unit: what a sample of the data set stands for; ``"user"`` if each is all data of one person.
             accesses: what else your script computes from the data, and whether ε covers it.
         """

@@ -33,7 +33,7 @@ from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, check
 from shuffle_plugins.core.checks import in_range, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.core.packing import compact_dtype
-from shuffle_plugins.core.rows import rows_at_once
+from shuffle_plugins.core.rows import spans
 from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.discrete_sampling import MAX_SIGMA, discrete_gaussian, discrete_laplace
 from shuffle_plugins.mechanisms.noise_law import (
@@ -94,7 +94,7 @@ class GridNoise(LocalRandomizer):
         """E‖R(x) - x‖² of each row: noise, and h²·f(1 - f) where x/h has fraction f."""
         rows = self.check_rows(x)
         spread = torch.empty(rows.num_rows, dtype=torch.float64, device=rows.device)
-        for start, stop in self._chunks(rows.num_rows, rows.device):
+        for start, stop in spans(rows.num_rows, width=self.dim, device=rows.device):
             fraction = self._scaled(rows.narrow(start, stop))
             fraction.sub_(fraction.floor())
             spread[start:stop] = fraction.mul_(1 - fraction).sum(dim=1)
@@ -122,21 +122,21 @@ class GridNoise(LocalRandomizer):
     def sum(self, reports: Reports) -> Tensor:
         codes = self._codes(reports)
         total = torch.zeros(self.dim, dtype=torch.int64, device=codes.device)
-        for start, stop in self._chunks(len(codes), codes.device):
+        for start, stop in spans(len(codes), width=self.dim, device=codes.device):
             total += codes[start:stop].sum(dim=0, dtype=torch.int64)
         return self._value(total.sub_(len(codes) * self.limit))
 
     @override
     def sum_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Tensor:
         total = torch.zeros(self.dim, dtype=torch.int64, device=x.device)
-        for start, stop in self._chunks(x.num_rows, x.device):
+        for start, stop in spans(x.num_rows, width=self.dim, device=x.device):
             total += self._cut(x.narrow(start, stop), randomness).sum(dim=0)
         return self._value(total)
 
     @override
     def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
         codes = torch.empty(x.num_rows, self.dim, dtype=compact_dtype(self.bits), device=x.device)
-        for start, stop in self._chunks(x.num_rows, x.device):
+        for start, stop in spans(x.num_rows, width=self.dim, device=x.device):
             codes[start:stop] = self._cut(x.narrow(start, stop), randomness).add_(self.limit)
         return self.layout.reports(codes)
 
@@ -156,10 +156,6 @@ class GridNoise(LocalRandomizer):
 
     def _cut(self, x: Rows, randomness: Randomness) -> Tensor:
         return self._noisy(self._scaled(x), randomness).clamp_(-self.limit, self.limit)
-
-    def _chunks(self, count: int, device: torch.device) -> list[tuple[int, int]]:
-        size = rows_at_once(self.dim, device=device)
-        return [(start, min(start + size, count)) for start in range(0, count, size)]
 
     def _scaled(self, x: Rows) -> Tensor:
         """Rows in units of the step, float64, none outside the ball by more than float64's own rounding."""
@@ -243,9 +239,6 @@ class DiscreteLaplace(GridNoise):
     with probability below e^-28, a bias below 1e-12 of the noise's scale, which is not removed.
 
     Source: Ghosh, Roughgarden, Sundararajan 2009; Canonne, Kamath, Steinke 2020.
-
-    Attributes:
-        bits: bits per coordinate, in [8, 24]; fewer mean a coarser grid.
     """
 
     name: ClassVar[str] = "discrete-laplace"
@@ -343,9 +336,6 @@ class ApproximateNoise(GridNoise):
     (:class:`~shuffle_plugins.accounting.GaussianReportsRound`), a number (dim 1) also by its own blanket,
     whose cut tail is charged instead of δ0. Epochs, check-ins, rounds of few reports and little noise charge
     δ0 for every report of a round: for these choose δ0 far below the δ that is wanted, over the reports.
-
-    Attributes:
-        local_delta: δ0 of one report, in [1e-30, 0.1].
     """
 
     norm: ClassVar[Norm] = Norm.L2
@@ -419,9 +409,6 @@ class Gaussian(ApproximateNoise):
     grid 2**30 times coarser hides which doubles are possible. :class:`~.DiscreteGaussian` is exact.
 
     Source: Balle, Wang 2018, Theorem 8.
-
-    Attributes:
-        bits: per coordinate, in [8, 24].
     """
 
     name: ClassVar[str] = "gaussian"

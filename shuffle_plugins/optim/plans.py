@@ -48,7 +48,6 @@ class Result:
     Attributes:
         parameters: the answer, float64 (dim,).
         accountants: of each group of clients, in order; no client belongs to two of them.
-        steps: steps taken.
         private: whether all of them were protected.
     """
 

@@ -22,8 +22,8 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window
 from shuffle_plugins.accounting.numerics.search import narrowed, zero_between
+from shuffle_plugins.accounting.numerics.sums import TAIL, binomial_window
 from shuffle_plugins.accounting.pairs.clones import ClonePair
 from shuffle_plugins.accounting.rounds.sums import delta_of_gaussian
 from shuffle_plugins.core import checks
