@@ -22,7 +22,7 @@ from shuffle_plugins.accounting import (
     PrivacyLossDistribution,
     Sampling,
 )
-from shuffle_plugins.accounting.losses.distribution import discounted
+from shuffle_plugins.accounting.losses import discounted
 from shuffle_plugins.accounting.pairs.bits import BitResponse, counted_instance
 
 EPSILONS = (0.0, 0.1, 0.4, 1.0, 2.0)
