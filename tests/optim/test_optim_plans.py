@@ -260,28 +260,6 @@ def test_wrong_names_are_not_taken_for_a_budget_that_is_too_small():
         SGD().plan(LOGISTIC, population=3, epsilon=1e-6, delta=1e-9, model=OneMessage())
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "said"),
-    [
-        ({"method": GD}, TypeError, r"method must be an OptimizationMethod, such as GD\(\)"),
-        ({"model": "vector-sums"}, TypeError, "model must be a GradientModel"),
-        ({"randomness": 0}, TypeError, "SeededRandomness"),
-        ({"epsilon": "1"}, ValueError, r"epsilon must be a number in \(0, inf\), got '1'"),
-        ({"data": blobs()[:1]}, ValueError, "two tensors"),
-        (
-            {"data": (blobs()[0], (blobs()[1] + 1) / 2)},
-            ValueError,
-            r"labels must be -1 or 1, got 0",
-        ),
-        ({"data": (blobs()[0][:, :2], blobs()[1])}, ValueError, r"x must be \(clients, 4\)"),
-    ],
-)
-def test_wrong_arguments_are_told_before_anything_runs(changes, error, said):
-    arguments = {"problem": LOGISTIC, "data": blobs(), "report": None, **BUDGET} | changes
-    with pytest.raises(error, match=said):
-        minimize(arguments.pop("problem"), arguments.pop("data"), **arguments)
-
-
 @pytest.mark.slow
 def test_a_plan_says_where_its_bound_says_nothing_and_what_is_slow():
     vacuous = SGD().plan(HINGE, population=10, epsilon=0.01, delta=1e-6).summary()

@@ -241,12 +241,6 @@ def test_rounds_of_one_kind_are_added_up() -> None:
     assert (rounds.rounds, rounds.unreleased) == (3, 2)
 
 
-def test_a_wrong_budget_is_told_by_the_name_of_its_argument() -> None:
-    for name, bad in (("target_delta", 2.0), ("target_delta", 0.0), ("target_epsilon", -1.0)):
-        with pytest.raises(ValueError, match=f"^{name} must be"):
-            stated(BINARY, **{"target_epsilon": 1.0, name: bad})
-
-
 def test_a_round_of_somebody_else_is_not_guessed() -> None:
     class Opaque(ShuffleRound):
         KIND = "opaque"

@@ -54,22 +54,6 @@ def test_bits_and_categories_are_the_same_data() -> None:
     assert torch.equal(loud.total(loud.randomize(bits.bool())), bits.sum(dim=0))
 
 
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (torch.full((3, 4), 0.5), "neither 0 nor 1"),
-        (torch.ones(3, 4), "more than held=2"),
-        (torch.zeros(3, 5), "vectors of 4 bits"),
-        (torch.tensor([0, 4]), "outside"),
-        (torch.zeros(3), "integers"),
-        (torch.zeros(1, 2, 3), "got shape"),
-    ],
-)
-def test_other_data_are_refused(data: torch.Tensor, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        CountedUnary(length=4, cohort=3, bit_epsilon=2.0, held=2).randomize(data)
-
-
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize(("length", "ones"), [(1, 1), (7, 1), (12, 3), (40, 2)])
 def test_weights_beyond_a_limit_are_as_seldom_as_exact_fractions_say(
