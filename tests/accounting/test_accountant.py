@@ -235,7 +235,7 @@ def test_calibrated_steps_are_the_largest() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("population", "steps", "target", "sampling", "wrong"),
-    [(5_000, 300, 1.0, "without-replacement", 1), (500, 3, 1.2, "single-pass", -1)],
+    [(500, 30, 1.0, "without-replacement", 1), (100, 3, 1.5, "single-pass", -1)],
 )
 def test_calibrated_cohort_is_the_best(
     population: int, steps: int, target: float, sampling: str, wrong: int

@@ -141,18 +141,9 @@ def test_the_table_of_the_draft(bit_epsilon: float) -> None:
 @first_fast(
     ("encoding", "flips", "cohort", "within"),
     [
-        ("optimal", 2, 1_000, 1.11),
-        ("symmetric", 1, 100, 1.4),
-        ("symmetric", 2, 100, 1.3),
-        ("symmetric", 1, 1_000, 1.3),
-        ("symmetric", 4, 1_000, 1.12),
-        ("symmetric", 8, 100, 1.15),
-        ("symmetric", 8, 10_000, 1.1),
-        ("symmetric", 30, 1_000, 1.15),
-        ("optimal", 1, 1_000, 1.15),
         ("optimal", 2, 100, 1.12),
-        ("optimal", 8, 1_000, 1.07),
-        ("optimal", 1, 10_000, 1.1),
+        ("symmetric", 1, 100, 1.4),
+        ("symmetric", 8, 10_000, 1.1),
         ("optimal", 24, 1_000, 1.07),
     ],
 )

@@ -333,7 +333,7 @@ def test_secret_participation_and_rounds_that_let_nothing_out() -> None:
 def test_a_budget_that_ended_a_run_is_not_exceeded() -> None:
     accountant, budget = FederatedAccountant(), 0.1
     for index in range(100):
-        one = FederatedRound.drawn(Randomizer(), candidates=2000, invited=100, reports=70 + 7 * index % 31)
+        one = FederatedRound.drawn(Randomizer(), candidates=2000, invited=100, reports=70 + 7 * index % 9)
         if accountant.would_exceed(one, max_epsilon=budget, delta=DELTA):
             break
         accountant.step(one, participants=None)
