@@ -252,6 +252,7 @@ def test_calibrated_cohort_is_the_best(
     assert upper(found) <= target < upper(found + wrong)
 
 
+@pytest.mark.slow
 def test_a_client_with_several_reports_is_calibrated_as_such() -> None:
     """The largest cohort that fits, out of all of them; a client's two records are not one."""
     goal = {"population": 12, "local_epsilon": 0.5, "num_steps": 4}

@@ -244,6 +244,7 @@ def test_a_plan_of_a_sum_compares_who_draws(run: CommandLine) -> None:
         assert row["lower_bound"] == "binomial instance"
 
 
+@pytest.mark.slow
 def test_a_plan_among_mechanisms_says_which_were_left_out(run: CommandLine) -> None:
     asked = ["plan", "-n", "100", "--target-epsilon", "1", "-d", "1e-5", "--dim", "3", "-t", "1", "-k", "100"]
     code, out, err = run(*asked)
@@ -382,6 +383,7 @@ def test_few_published_bounds_are_computed_and_all_on_request(run, monkeypatch) 
     assert few | {"bounds": every["bounds"]} == every
 
 
+@pytest.mark.slow
 def test_an_audit_compares_what_is_attained_with_what_is_claimed(run) -> None:
     asked = ("--mechanism", "binary-rr", "-e", "2", "--trials", "3000", "--confidence", "0.9999999")
     # Four clients at ε0 = 2: the attack proves some 1.8, so that chance does not take it to 0.
@@ -425,6 +427,7 @@ def test_clients_with_several_records_are_asked_about(run: CommandLine) -> None:
     assert "--samples-per-client must be at most --records-per-client" in err
 
 
+@pytest.mark.slow
 def test_a_recipe_is_printed_with_reasons_and_as_json(run: CommandLine) -> None:
     asked = ["recipe", "-n", "2000", "--target-epsilon", "2", "-d", "1e-5", "--dim", "60", "-t", "20"]
     found = run.json(*asked)
