@@ -14,14 +14,15 @@ from itertools import pairwise
 import numpy as np
 from typing_extensions import override
 
-from shuffle_plugins.accounting.numerics.binomial import (
+from shuffle_plugins.accounting.numerics.sums import (
     TAIL,
+    Floats,
+    Law,
+    MixedSums,
     bernstein_reach,
     binomial_window,
     hypergeometric_window,
 )
-from shuffle_plugins.accounting.numerics.grid import Floats
-from shuffle_plugins.accounting.numerics.mixed_sums import Law, MixedSums
 from shuffle_plugins.accounting.pairs.others import SHARES, Bucket, OthersPair, mixed_law
 from shuffle_plugins.accounting.pairs.reports import Atoms, Blanket, information
 

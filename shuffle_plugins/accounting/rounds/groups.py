@@ -11,14 +11,14 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 from typing_extensions import override
 
-from shuffle_plugins.accounting.losses.distribution import (
+from shuffle_plugins.accounting.losses import (
     MASS_ERROR,
     PrivacyLossDistribution,
     Resolution,
     finite_losses,
     tighter,
 )
-from shuffle_plugins.accounting.numerics.grid import Floats
+from shuffle_plugins.accounting.numerics.sums import Floats
 from shuffle_plugins.accounting.pairs.groups import (
     Counts,
     GroupsPair,

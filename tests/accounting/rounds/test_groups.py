@@ -25,7 +25,7 @@ from shuffle_plugins.accounting import (
     ShuffleAccountant,
     ShuffleRound,
 )
-from shuffle_plugins.accounting.numerics.grid import Floats
+from shuffle_plugins.accounting.numerics.sums import Floats
 from shuffle_plugins.accounting.pairs.groups import sign_types
 from shuffle_plugins.accounting.rounds.round import lower_families, lower_losses, upper_losses
 
