@@ -194,7 +194,7 @@ class MixedSums:
     def log_bound(self) -> Floats:
         """Chernoff's bound on the logarithm of the same, shape (rows,): (y)₊ ≤ e^{c·y − 1}/c."""
         if len(self.held) < len(self.groups):
-            return np.max([each.log_bound() for each in self._corners()], axis=0)
+            return np.asarray(np.max([each.log_bound() for each in self._corners()], axis=0))
         saddle = self.saddle_points()
         return np.asarray(saddle.log_height + np.log(saddle.tilt) - 1.0, dtype=np.float64)
 
@@ -707,6 +707,7 @@ def _powers(
 # -- binomial laws ----------------------------------------------------------------------------------------
 
 TAIL = 1e-30
+LOG_TAIL = math.log(2 / TAIL)
 MOST_LISTED = 1 << 20
 """Counts of a window up to which each is listed; sums over wider ones are integrals."""
 _GAUSS_POINTS = 8
