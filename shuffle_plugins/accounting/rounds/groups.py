@@ -16,6 +16,8 @@ from shuffle_plugins.accounting.losses import (
     PrivacyLossDistribution,
     Resolution,
     finite_losses,
+    profile_losses,
+    profile_of,
     tighter,
 )
 from shuffle_plugins.accounting.numerics.sums import Floats
@@ -327,6 +329,140 @@ class GroupsRound(Round):
     def fields_from_state(cls, saved: dict[str, Any]) -> dict[str, Any]:
         groups = tuple((level, count) for level, count in saved["groups"])
         return saved | {"groups": groups, "blanket": Blanket.from_state(saved["blanket"])}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledRound(Round):
+    """A round of groups of clients whose reports show their group, for whoever loses most in it.
+
+    A member is hidden by its own group alone, whatever the others send. What the round costs the members of
+    one group is :meth:`member`; ``ShuffleAccountant.of_group`` is a whole history for them.
+
+    Attributes:
+        members: the round of each group's own clients, of one sampling and against one adversary. They may
+            have different mechanisms.
+        population, cohort: of all groups together.
+    """
+
+    cohort: float
+    members: tuple[ShuffleRound, ...]
+
+    KIND: ClassVar[str] = "labelled-groups"
+    SAMPLINGS: ClassVar[tuple[Sampling, ...]] = tuple(Sampling)
+    seen = ShuffleRound.seen
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "members", tuple(self.members))
+        super().__post_init__()
+        levels = [each.local_epsilon for each in self.members]
+        if not levels or len(set(levels)) != len(levels):
+            raise ValueError(f"groups must have an ε0 each, got {levels}")
+        for each in self.members:
+            if not isinstance(each, ShuffleRound) or each.adversary is not self.adversary:
+                raise ValueError(f"members must be ShuffleRounds against the {self.adversary}, got {each!r}")
+            if each.sampling is not self.sampling:
+                raise ValueError(f"all groups are sampled alike, got {self.sampling} and {each.sampling}")
+
+    def _check_cohort(self) -> None:
+        total = math.fsum(each.cohort for each in self.members)
+        if sum(each.population for each in self.members) != self.population or total != self.cohort:
+            raise ValueError("population and cohort are those of all members together: use LabelledRound.of")
+
+    @classmethod
+    def of(cls, members: Sequence[ShuffleRound]) -> Self:
+        """Of one round for each group."""
+        if not members:
+            raise ValueError("give the round of one group at least")
+        return cls(
+            members=tuple(members),
+            population=sum(each.population for each in members),
+            cohort=math.fsum(each.cohort for each in members),
+            sampling=members[0].sampling,
+            adversary=members[0].adversary,
+        )
+
+    def member(self, local_epsilon: float) -> ShuffleRound:
+        """The round of the group of this ε0; ValueError if there is none."""
+        for each in self.members:
+            if each.local_epsilon == local_epsilon:
+                return each
+        raise ValueError(
+            f"there is no group of local_epsilon={local_epsilon!r}, but of "
+            f"{[each.local_epsilon for each in self.members]}"
+        )
+
+    @property
+    @override
+    def sampling_rate(self) -> float:
+        return max(each.sampling_rate for each in self.members)
+
+    @property
+    def local_epsilon(self) -> float:  # type: ignore[override]
+        """The largest of all groups; so are :attr:`local_delta` and what is charged to δ."""
+        return max(each.local_epsilon for each in self.members)
+
+    @property
+    def local_delta(self) -> float:  # type: ignore[override]
+        return max(each.local_delta for each in self.members)
+
+    @property
+    @override
+    def own_delta(self) -> float:
+        return max(each.own_delta for each in self.members)
+
+    @property
+    @override
+    def replacement_distance(self) -> float:
+        return max(each.replacement_distance for each in self.members)
+
+    @property
+    @override
+    def pair_name(self) -> str:
+        return "largest pair of all groups"
+
+    @property
+    @override
+    def description(self) -> str:
+        return " and ".join(f"{each.population} clients of {each.description}" for each in self.members)
+
+    @override
+    def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
+        if len(self.members) == 1:
+            return upper_losses(self.members[0], resolution)
+        profiles = [profile_of(upper_losses(each, resolution)) for each in self.members]
+        losses = np.unique(np.concatenate([places for places, _ in profiles]))
+        deltas = [np.interp(np.expm1(losses), np.expm1(places), values) for places, values in profiles]
+        return profile_losses(losses, np.max(deltas, axis=0), resolution=resolution)
+
+    @property
+    @override
+    def takes_long(self) -> bool:
+        return any(each.takes_long for each in self.members)
+
+    @property
+    @override
+    def lower_families(self) -> tuple[str, ...]:
+        return tuple(self._instances())
+
+    def _instances(self) -> dict[str, tuple[ShuffleRound, str]]:
+        loudest_first = sorted(self.members, key=lambda each: -each.local_epsilon)
+        return {
+            f"{family} at local_epsilon={each.local_epsilon:.6g}": (each, family)
+            for each in loudest_first
+            for family in lower_families(each)
+        }
+
+    @override
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
+        member, own = self._instances()[family]
+        return lower_losses(member, own, resolution, exchanged=exchanged)
+
+    @classmethod
+    @override
+    def fields_from_state(cls, saved: dict[str, Any]) -> dict[str, Any]:
+        return saved | {"members": tuple(ShuffleRound.from_state(each) for each in saved["members"])}
 
 
 def _sign(plus: float, minus: float) -> Counts:

@@ -19,6 +19,7 @@ from shuffle_plugins.accounting import (
     FINE,
     EpsilonInterval,
     GroupsRound,
+    LabelledRound,
     PrivacyLossDistribution,
     Round,
     Sampling,
@@ -324,3 +325,64 @@ def test_a_saved_round_of_groups_is_read_as_it_was() -> None:
     for each in groups_of((4, 5), mechanism="linf-coordinate", dim=3):
         assert Round.from_state(each.state()) == each
         assert "4 clients of local_epsilon=0.7 and 5 clients of local_epsilon=2.5" in str(each)
+
+
+def labelled(*levels: float, steps: int = 20) -> tuple[LabelledRound, ShuffleAccountant]:
+    """Groups of 400, 500, … clients, drawn each on its own with one probability, and rounds of them."""
+    members = [
+        ShuffleRound(
+            local_epsilon=level, population=400 + 100 * i, cohort=40.0 + 10 * i, sampling=Sampling.POISSON
+        )
+        for i, level in enumerate(levels)
+    ]
+    together = LabelledRound.of(members)
+    accountant = ShuffleAccountant()
+    accountant.step(together, num_steps=steps)
+    return together, accountant
+
+
+def test_groups_that_can_be_told_apart_cost_what_each_costs_by_itself() -> None:
+    together, accountant = labelled(0.5, 3.0)
+    apart = [epsilon_of(each, 20, delta=1e-5) for each in together.members]
+    for level, own in zip((0.5, 3.0), apart, strict=True):
+        assert accountant.of_group(level).epsilon(1e-5) == own
+    worst = accountant.epsilon(1e-5)
+    assert worst.upper == pytest.approx(apart[1].upper, rel=2e-3)
+    assert max(each.lower for each in apart) <= worst.lower <= worst.upper
+    assert together.sampling_rate == 0.1
+    assert (together.population, together.cohort) == (900, 90)
+    assert Round.from_state(together.state()) == together
+    with pytest.raises(ValueError, match="no group of local_epsilon=2"):
+        accountant.of_group(2.0)
+
+
+def test_who_loses_most_may_be_another_at_another_loss() -> None:
+    """A loud member of a large group, and a quiet one of a small one: the envelope covers both everywhere."""
+    members = [
+        ShuffleRound(local_epsilon=level, population=count, cohort=count, sampling=Sampling.FULL)
+        for level, count in ((1.0, 3), (4.0, 300))
+    ]
+    together = upper_losses(LabelledRound.of(members), FINE)
+    ahead = set()
+    for epsilon in np.linspace(0.0, 3.0, 13).tolist():
+        each = [delta_of(upper_losses(member, FINE), epsilon) for member in members]
+        assert delta_of(together, epsilon) + together.missing >= max(each) * (1 - 1e-9)
+        ahead.add(int(np.argmax(each)))
+    assert ahead == {0, 1}
+
+
+def test_reports_with_a_delta_of_their_own_are_in_groups_that_can_be_told_apart() -> None:
+    members = [
+        ShuffleRound(
+            local_epsilon=level, population=1_000, cohort=1_000, sampling=Sampling.FULL, local_delta=delta0
+        )
+        for level, delta0 in ((1.0, 0.0), (2.0, 1e-12))
+    ]
+    together = LabelledRound.of(members)
+    assert together.local_delta == 1e-12
+    assert together.replacement_distance == members[1].replacement_distance > 0
+    assert epsilon_of(together).upper >= epsilon_of(members[1]).upper * (1 - 2e-3)
+    server = replace(members[0], adversary="server")
+    for wrong in ([], [members[0], members[0]], [members[0], server]):
+        with pytest.raises(ValueError, match=r"group|members"):
+            LabelledRound.of(wrong)
