@@ -398,11 +398,12 @@ class LabelledRound(Round):
 
     @property
     def local_epsilon(self) -> float:  # type: ignore[override]
-        """The largest of all groups; so are :attr:`local_delta` and what is charged to δ."""
+        """The largest of all groups."""
         return max(each.local_epsilon for each in self.members)
 
     @property
     def local_delta(self) -> float:  # type: ignore[override]
+        """The largest of all groups."""
         return max(each.local_delta for each in self.members)
 
     @property
