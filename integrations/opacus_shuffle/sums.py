@@ -94,7 +94,7 @@ class AdaptiveClipping(Ranged):
         """A radius brought within the bounds."""
         return min(max(radius, self.min_clipbound or 0.0), self.max_clipbound or math.inf)
 
-    def bit_epsilon(self, local_epsilon: float, *, cohort: int) -> float:
+    def bit_epsilon(self, local_epsilon: float, *, cohort: float) -> float:
         """The part of a report's ε0 that is spent on the bit."""
 
         # The number of k bits, true with odds e^ε, has variance (s² - 1)·k/4, s = (e^ε + 1)/(e^ε - 1).
@@ -112,7 +112,7 @@ class AdaptiveClipping(Ranged):
             )
         return found
 
-    def height(self, radius: float, *, noise_multiplier: float, cohort: int) -> float:
+    def height(self, radius: float, *, noise_multiplier: float, cohort: float) -> float:
         """The h of a longer vector's last number ±h, for which its sum has the chosen noise.
 
         With noise of z·√(C² + h²) per coordinate and bits of ±h, that is z·√(C² + h²)/(2h) in the number of
@@ -441,7 +441,7 @@ class SumSetting:
         """Whether privacy is set by a ``noise_multiplier``, and not by a ``local_epsilon``."""
         return self.privacy_parameter == "noise_multiplier"
 
-    def mechanism(self, privacy: float = 1.0, *, dim: int, cohort: int, radius: float = 1.0) -> PrivateSum:
+    def mechanism(self, privacy: float = 1.0, *, dim: int, cohort: float, radius: float = 1.0) -> PrivateSum:
         """Build what randomises, and check what comes out."""
         asked: dict[str, float] = {"dim": dim, "radius": radius}
         asked |= {"cohort": cohort} if self.takes_noise_multiplier else {"local_epsilon": privacy}
@@ -504,7 +504,7 @@ class SumSetting:
             ),
         )
 
-    def _round(self, mechanism: PrivateSum, *, population: int, cohort: int, sampling: Sampling) -> Round:
+    def _round(self, mechanism: PrivateSum, *, population: int, cohort: float, sampling: Sampling) -> Round:
         """What a round of the mechanism costs."""
         if mechanism.cohort is not None and sampling is Sampling.POISSON:
             raise ShufflePrivacyError(

@@ -397,12 +397,12 @@ class LabelledRound(Round):
         return max(each.sampling_rate for each in self.members)
 
     @property
-    def local_epsilon(self) -> float:  # type: ignore[override]
+    def local_epsilon(self) -> float:
         """The largest of all groups."""
         return max(each.local_epsilon for each in self.members)
 
     @property
-    def local_delta(self) -> float:  # type: ignore[override]
+    def local_delta(self) -> float:
         """The largest of all groups."""
         return max(each.local_delta for each in self.members)
 
