@@ -430,9 +430,7 @@ class ShuffleMixin:
 
     def _check_parameters(self, params: list[nn.Parameter]) -> None:
         """A parameter that left the randomised vector would be updated with its raw gradient."""
-        if len(params) != len(self._own) or any(
-            p is not q for p, q in zip(params, self._own, strict=True)
-        ):
+        if len(params) != len(self._own) or any(p is not q for p, q in zip(params, self._own, strict=True)):
             raise ShufflePrivacyError(
                 "the trainable parameters are not those that the randomizer was built for: call make_private "
                 "again after adding, freezing or unfreezing parameters"
