@@ -152,20 +152,6 @@ def test_nobody_shuffles_in_the_local_model():
     assert accountant.epsilon(TARGET.delta).upper == pytest.approx(TARGET.epsilon, rel=1e-2)
 
 
-@pytest.mark.parametrize(
-    ("model", "participation", "said"),
-    [
-        (VectorSums(), SELF, "OneMessage"),
-        (VectorSums(), PERMUTED, "OneMessage"),
-        (PanPrivate(), EVERYBODY, "stream"),
-        (OneMessage(mechanism="laplace"), BATCHES, "ℓ2"),
-    ],
-)
-def test_models_refuse_what_they_cannot_do(model, participation, said):
-    with pytest.raises((ValueError, TypeError), match=said):
-        model.open(participation, TARGET)
-
-
 def test_gradients_that_are_not_finite_release_nothing():
     x = torch.ones(40, 3, dtype=F64)
     x[3, 1] = math.nan

@@ -206,7 +206,7 @@ def reports_of(name: str, **options: float) -> Iterator[tuple[mechanisms.LocalRa
 @pytest.mark.parametrize(
     ("name", "epsilon", "dim"),
     [
-        ("sqkr", 0.5, 24),
+        pytest.param("sqkr", 0.5, 24, marks=pytest.mark.slow),
         ("sqkr", 1.5, 8),
         ("l2-block", 1.5, 24),
         ("l2-block", 4.0, 24),
