@@ -29,7 +29,7 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.accounting.accountant import _digest
 from shuffle_plugins.accounting.composition.pld import LossComposition
-from shuffle_plugins.accounting.losses.distribution import FINE
+from shuffle_plugins.accounting.losses import FINE
 
 ROUND = shuffled(1.0, 10_000, 1_000)
 OTHER = shuffled(0.5, 10_000, 500)

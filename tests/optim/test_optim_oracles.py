@@ -111,7 +111,7 @@ def test_exact_means_are_exact_and_have_no_round():
     assert torch.equal(oracle.mean(x, randomness=SeededRandomness(0)), x.mean(0))
     assert oracle.round is None
     assert oracle.noise == 0
-    assert "NOT private" in str(oracle)
+    assert "NOT private" in oracle.says
 
 
 def test_a_pass_is_one_round_at_the_batch_and_cohorts_are_sampled():
