@@ -55,10 +55,11 @@ from shuffle_plugins.core import Reports
 from shuffle_plugins.core.checks import Flag, Ranged, in_range
 from shuffle_plugins.ledger import ClientLedger, LedgerError, ReportRefused
 from shuffle_plugins.ledger import ClientLimits as ClientLimits
-from shuffle_plugins.ledger.client import Charged, Refused, written
+from shuffle_plugins.ledger.client import Charged, InWindow, Refused, written
 from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.mechanisms.base import SeveralReports
 from shuffle_plugins.mechanisms.spec import Spec
+from shuffle_plugins.protocols import WindowedSum
 from shuffle_plugins.randomness import SecureRandomness
 from shuffle_plugins.randomness.chacha import PROBABILITY_BITS
 from shuffle_plugins.secure_aggregation import VerifiedTerms, seal_seed, share, share_with_proof
@@ -612,7 +613,7 @@ def stricter(first: ClientLimits, second: ClientLimits) -> ClientLimits:
     strict: dict[str, Any] = {}
     for name in (each.name for each in fields(ClientLimits)):
         both = [getattr(limits, name) for limits in (first, second) if getattr(limits, name) is not None]
-        strict[name] = (max if name == "min_reports" else min)(both, default=None)
+        strict[name] = (max if name.startswith("min_") else min)(both, default=None)
     return ClientLimits(**strict)
 
 
@@ -634,7 +635,9 @@ def charge(
     and only when the app has answered. ``shuffled`` is of :func:`_promised`. A refusal charges nothing.
     """
     sent, summed = SeveralReports(mechanism, instruction.samples_per_client), mechanism.must_be_summed
-    charged = Charged(shuffled, sent.local_epsilon, sent.local_delta)
+    charged, window = Charged(shuffled, sent.local_epsilon, sent.local_delta), None
+    if instruction.window is not None and isinstance(mechanism, WindowedSum):
+        window = InWindow(instruction.window.series, instruction.window.index, mechanism.band)
     try:
         if settings.ledger_file is None:
             _say_once(
@@ -642,7 +645,9 @@ def charge(
                 "No shuffle-ledger-file in this client's node_config: what it has spent is forgotten after "
                 "this run. Right for a simulation; a real client needs the file.",
             )
-            _charge_state(context.state, instruction.token, charged, limits=settings, summed=summed)
+            _charge_state(
+                context.state, instruction.token, charged, limits=settings, summed=summed, window=window
+            )
             return
         with ClientLedger(settings.ledger_file) as ledger:
             _say_once(logging.INFO, f"shuffle: this client counts what it spends in {ledger.path}")
@@ -653,6 +658,7 @@ def charge(
                 mechanism=sent.name,
                 limits=settings,
                 summed=summed,
+                window=window,
                 **charged._asdict(),
             )
     except ReportRefused as refused:
@@ -665,15 +671,29 @@ def charge(
 
 
 def _charge_state(
-    state: RecordDict, token: bytes, charged: Charged, *, limits: ClientLimits, summed: bool
+    state: RecordDict,
+    token: bytes,
+    charged: Charged,
+    *,
+    limits: ClientLimits,
+    summed: bool,
+    window: InWindow | None,
 ) -> None:
-    record = state.config_records.get(STATE_KEY, ConfigRecord({"tokens": [], "charged": []}))
+    record = state.config_records.get(STATE_KEY, ConfigRecord({"tokens": [], "charged": [], "windows": []}))
     tokens, rounds = cast(list[bytes], record["tokens"]), cast(list[str], record["charged"])
+    windows = cast(list[str], record["windows"])  # a series and an index, or nothing, of each round
     if token in tokens:
         raise ReportRefused(Refused.TOKEN_SPENT)
     history = Counter(Charged(*json.loads(each)) for each in rounds)
     limits.check(charged=charged, history=history, summed=summed)
-    state[STATE_KEY] = ConfigRecord({"tokens": [*tokens, token], "charged": [*rounds, json.dumps(charged)]})
+    place = ""
+    if window is not None:
+        taken = [each.split() for each in windows if each.startswith(window.series.hex())]
+        limits.check_separation(window, [int(index) for _, index in taken])
+        place = f"{window.series.hex()} {window.index}"
+    state[STATE_KEY] = ConfigRecord(
+        {"tokens": [*tokens, token], "charged": [*rounds, json.dumps(charged)], "windows": [*windows, place]}
+    )
 
 
 def count_outcome(context: Context, *, failed: bool) -> None:

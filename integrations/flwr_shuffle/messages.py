@@ -272,6 +272,10 @@ class ClientRefusal(StrEnum):
     MAX_ROUNDS = "shuffle: the client has taken part in as many rounds as it agrees to"
     MAX_TOTAL = "shuffle: the round would exceed the client's total local epsilon"
     FEW_REPORTS = "shuffle: the server promises fewer reports in a round than shuffle-min-reports"
+    SEPARATION = (
+        "shuffle: the client took part in this series of windows too few rounds ago (shuffle-min-separation, "
+        "or the length of a window)"
+    )
     MAX_EPSILON = "shuffle: the round could take the client's certified epsilon over its shuffle-max-epsilon"
     TOKEN_SPENT = "shuffle: this round was answered before, or another node counts in the same ledger file"
     TRAINING_FAILED = "shuffle: training failed on the client"
