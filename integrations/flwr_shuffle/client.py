@@ -38,7 +38,6 @@ from flwr_shuffle.messages import (
     ClientRefusal,
     Instruction,
     Role,
-    SharedTerms,
     Unable,
     context_of,
     digest_of,
@@ -62,8 +61,8 @@ from shuffle_plugins.mechanisms.spec import Spec
 from shuffle_plugins.protocols import WindowedSum
 from shuffle_plugins.randomness import SecureRandomness
 from shuffle_plugins.randomness.chacha import PROBABILITY_BITS
-from shuffle_plugins.secure_aggregation import VerifiedTerms, seal_seed, share, share_with_proof
-from shuffle_plugins.shuffler import Refusal, RoundContext, ShuffleError, keys
+from shuffle_plugins.secure_aggregation import SumTerms, VerifiedTerms, seal_seed, share, share_with_proof
+from shuffle_plugins.shuffler import Refusal, ShuffleError, keys
 from shuffle_plugins.shuffler.envelopes import seal
 from shuffle_plugins.shuffler.keys import SigningKey
 
@@ -410,6 +409,10 @@ def _packing(
     What is returned refuses nothing more, so a round can be charged before it is used.
     """
     shared, size = instruction.shared, instruction.mechanism.report_bytes(dim=dim)
+    try:
+        instruction.window_of(mechanism)
+    except ValueError as error:
+        raise ClientRefused(ClientRefusal.BAD_INSTRUCTION) from error
     if shared is None and not instruction.sealed:
         if settings.pins:
             raise ClientRefused(ClientRefusal.PINNED)
@@ -424,10 +427,13 @@ def _packing(
         signing_key = keys.read_signing_key(settings.signing_key_file)
     except ShuffleError as error:
         raise ClientRefused(ClientRefusal.BAD_SIGNING_KEY) from error
-    context = context_of(instruction, dim=dim)
     try:
         if shared is not None:
-            return _sharing(shared, pinned, mechanism, context=context, signing_key=signing_key)
+            if mechanism.counts is None or not mechanism.must_be_summed:
+                raise ClientRefused(ClientRefusal.NO_COUNTS)  # who sits out must send noise, not a dummy
+            terms = shared.of_round(instruction, mechanism, dim=dim, aggregators=pinned)
+            return _sharing(terms, mechanism, check_seed=shared.check_seed, signing_key=signing_key)
+        context = context_of(instruction, dim=dim)
         pack = partial(
             seal,
             size=size,
@@ -443,18 +449,11 @@ def _packing(
 
 
 def _sharing(
-    shared: SharedTerms,
-    pinned: Sequence[bytes],
-    mechanism: PrivateSum,
-    *,
-    context: RoundContext,
-    signing_key: SigningKey,
+    terms: SumTerms, mechanism: PrivateSum, *, check_seed: bytes, signing_key: SigningKey
 ) -> Callable[[Reports | None], bytes]:
     """The client's share, then what is sealed to each aggregator. There are no dummies: None is all zeros."""
-    counts = mechanism.counts
-    if counts is None or not mechanism.must_be_summed:  # who sits out must send noise, not a dummy
-        raise ClientRefused(ClientRefusal.NO_COUNTS)
-    terms = shared.of_round(context, counts=counts, aggregators=pinned)
+    counts, pinned = mechanism.counts, terms.aggregators
+    assert counts is not None
     if isinstance(terms, VerifiedTerms):
         _ = terms.prio3  # refuses vectors that it has no proof for
 
@@ -471,7 +470,7 @@ def _sharing(
         if isinstance(terms, VerifiedTerms):
             data, secrets = share_with_proof(mine, terms=terms)
         else:
-            split = share(mine, layout=terms.layout, aggregators=len(pinned), check_seed=shared.check_seed)
+            split = share(mine, layout=terms.layout, aggregators=len(pinned), check_seed=check_seed)
             data, secrets = split.share.to_bytes(), split.seeds
         return b"".join([data, *sealed(secrets, data)])
 

@@ -280,12 +280,14 @@ class Rounds:
         )
         layout = Layout.of(arrays, trained=instruction.update.trained)
         mechanism = instruction.mechanism.build(dim=instruction.report_dim(layout.dim))
-        instruction = replace(instruction, shared=stage.shared(mechanism, clients=len(messages)))
+        invited = len(messages)
+        window = stage.next_window(mechanism, run=self._run, clients=invited)
+        instruction = replace(instruction, window=window, shared=stage.shared(mechanism, clients=invited))
         fewest, samples = instruction.minimum, instruction.samples_per_client
         invitation = Invitation(
             mechanism=mechanism,
             candidates=self._connected,
-            invited=len(messages),
+            invited=invited,
             fewest=fewest,
             hides_shares=stage.hides_shares,
             samples=samples,
