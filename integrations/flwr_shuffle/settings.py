@@ -308,8 +308,8 @@ class Settings(Ranged):
                 "the noise of a sum is made by clients whose number is known: use FixedSize sampling, or "
                 "SelfSampling, with which all who answer add noise"
             )
-        if isinstance(self.mechanism, SumSpec) and isinstance(self.mechanism.protocol, WindowedSum):
-            self._check_separation(self.mechanism.protocol.band)
+        if self.windowed is not None:
+            self._check_separation(self.windowed.band)
         self._check_secret(self.mechanism, clients)
         if self.minimum_reports not in (None, clients):
             raise ValueError(
@@ -350,6 +350,12 @@ class Settings(Ranged):
         spec = evaluation.spec(cohort=self.fewest_reports, honest_fraction=honest)
         self._check_secret(spec, self.fewest_reports)
         return spec
+
+    @property
+    def windowed(self) -> WindowedSum | None:
+        """The sum of the run if windows of it are opened."""
+        protocol = self.mechanism.protocol if isinstance(self.mechanism, SumSpec) else None
+        return protocol if isinstance(protocol, WindowedSum) else None
 
     @property
     def fewest_reports(self) -> int:
