@@ -22,3 +22,5 @@ from .unary import UnaryL1Sum as UnaryL1Sum
 from .windows import WindowedSum as WindowedSum
 from .windows import Windows as Windows
 from .windows import WindowSolver as WindowSolver
+from .windows import prefix_noise as prefix_noise
+from .windows import window_coefficients as window_coefficients

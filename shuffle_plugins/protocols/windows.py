@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
+import numpy as np
 from typing_extensions import override
 
-from shuffle_plugins.accounting import Adversary, Sampling
+from shuffle_plugins.accounting import Adversary, Floats, Sampling
 from shuffle_plugins.accounting.rounds.sums import Coefficients, WindowRound
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.checks import Dim, Radius
@@ -18,6 +21,9 @@ from shuffle_plugins.protocols.coins import CoinSum
 from shuffle_plugins.protocols.draws import drawn_range, heads
 from shuffle_plugins.protocols.lattices import FixedPoint
 from shuffle_plugins.randomness.sources import Randomness
+
+_ROUNDING = 1.01  # what whole coefficients may cost of the noise
+_COLUMNS = 256  # rounds whose noise is followed through a schedule of learning rates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,3 +230,111 @@ class WindowSolver:
         counts /= protocol.coefficients[0]
         self._solved.appendleft(counts)
         return protocol.lattice.in_units(counts + reports * protocol.lattice.lowest)
+
+
+def window_coefficients(
+    *, rounds: int, band: int, momentum: float = 0.0, learning_rates: Sequence[float] | None = None
+) -> tuple[int, ...]:
+    """The whole numbers c_0, …, with which a :class:`WindowedSum` leaves the least noise in a model.
+
+    Least is the mean square, over all rounds, of what the noise of solved sums does to a model that adds them
+    up, at equal ε. c_0 is the least for which rounding costs below a hundredth of it.
+
+    Args:
+        rounds: T of the series.
+        band: the largest b: in so many rounds in a row a client takes part once.
+        momentum: β of the optimizer, in [0, 1).
+        learning_rates: one for each round, if they differ.
+    """
+    from scipy.optimize import minimize
+
+    weigh = _Workload.of(rounds, momentum, learning_rates)
+    most = min(checks.whole("band", band), weigh.rounds)
+    if most == 1:
+        return (1,)
+
+    def cost(tail: Floats) -> tuple[float, Floats]:
+        c = np.append(1.0, tail)
+        noise, slope = weigh.noise(c)
+        return math.log(noise) + math.log(c @ c), (slope / noise + 2 * c / (c @ c))[1:]
+
+    # Of white noise's square root, 1/√(1 − z), which is nearly the best of all for many rounds.
+    start = np.cumprod(1 - 0.5 / np.arange(1, most))
+    found = minimize(cost, start, jac=True, method="L-BFGS-B", bounds=[(0, None)] * (most - 1))
+    exact, least = np.append(1.0, found.x), float(found.fun)
+    first = 1
+    while cost(np.rint(first * exact)[1:] / first)[0] > least + 2 * math.log(_ROUNDING):
+        first += 1
+    whole = np.trim_zeros(np.rint(first * exact), "b")
+    return tuple(int(each) for each in whole)
+
+
+def prefix_noise(
+    coefficients: Sequence[float],
+    *,
+    rounds: int,
+    momentum: float = 0.0,
+    learning_rates: Sequence[float] | None = None,
+) -> float:
+    """What noise in windows does to a model that adds up solved sums, over what it does to one that adds up
+    the windows of c = (1,), in which it is independent: root mean squares over all rounds.
+
+    Times ‖c‖₂ it is the ratio of noise at equal ε; arguments are as of :func:`window_coefficients`.
+    """
+    weigh = _Workload.of(rounds, momentum, learning_rates)
+    noise, alone = (weigh.noise(np.asarray(c, dtype=np.float64))[0] for c in (coefficients, (1.0,)))
+    return math.sqrt(noise / alone)
+
+
+@dataclass(frozen=True)
+class _Workload:
+    """A model after each of so many steps, as sums of what the steps were given."""
+
+    rounds: int
+    momentum: float
+    rates: Floats | None
+
+    @classmethod
+    def of(cls, rounds: int, momentum: float, learning_rates: Sequence[float] | None) -> _Workload:
+        checks.whole("rounds", rounds)
+        checks.number("momentum", momentum, at_least=0, below=1)
+        if learning_rates is None:
+            return cls(rounds, momentum, None)
+        if len(learning_rates) != rounds:
+            raise ValueError(
+                f"there are {rounds} rounds and {len(learning_rates)} learning_rates: one for each"
+            )
+        rates = [checks.number("a learning rate", rate, at_least=0) for rate in learning_rates]
+        if not max(rates):
+            raise ValueError("learning_rates are all zero: a model that does not move has no noise")
+        return cls(rounds, momentum, np.asarray(rates))
+
+    def noise(self, coefficients: Floats) -> tuple[float, Floats]:
+        """Σ_t of the variance in the model after step t, for windows' noise of variance 1, and its slope.
+
+        One round's noise is solved for by 1/c(z), smoothed by 1/(1 − βz), weighed with the rates and added
+        up. At equal rates it is the same for all rounds, cut off at the last; in a schedule, of evenly spaced
+        rounds it is computed and of those between them taken to be the same.
+        """
+        from scipy.signal import lfilter
+
+        moment = np.zeros(self.rounds)
+        moment[0] = 1.0
+        smoothing = [1.0, -self.momentum]
+        if self.rates is None:
+            smoothing = np.convolve(smoothing, [1.0, -1.0]).tolist()
+        moment = lfilter([1.0], np.convolve(coefficients, smoothing), moment)
+        total, pull = 0.0, np.zeros(self.rounds)  # and how the total rises with what ``moment`` holds
+        if self.rates is None:
+            left = np.arange(self.rounds, 0, -1)
+            total, pull = float(left @ moment**2), 2 * left * moment
+        else:
+            apart = -(-self.rounds // _COLUMNS)
+            for first in range(0, self.rounds, apart):
+                rates = self.rates[first:]
+                model = np.cumsum(rates * moment[: len(rates)])
+                total += apart * float(model @ model)
+                pull[: len(rates)] += apart * 2 * rates * np.cumsum(model[::-1])[::-1]
+        turned = lfilter([1.0], coefficients, moment)
+        slope = [-(pull[j:] @ turned[: self.rounds - j]) for j in range(len(coefficients))]
+        return total, np.asarray(slope, dtype=np.float64)
