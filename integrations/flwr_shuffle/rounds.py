@@ -77,18 +77,21 @@ class Waits:
 
     def begin(self, nodes: Iterable[int], *, window: WindowPlace | None, apart: int) -> list[int]:
         """Those who may be invited now, ``apart`` rounds after the last time, the longest waiting first and
-        equals in random order. A window that is tried again is open to those it was tried with.
+        equals in random order. A window that is tried again is open to those it was tried with; a coin says
+        whether these come first or last, as they may be gone, or all that are left.
         """
         if window is not None:
             if window.series != self._series:  # nobody is in a window of this one, but their order stays
                 latest = max(self._last.values(), default=0)
                 self._last = {node: self._last.get(node, latest) - latest - apart for node in nodes}
             self._series, self._next = window.series, window.index
-        self._last = {node: self._next - 1 for node in nodes} | self._last
+        self._last = dict.fromkeys(nodes, self._next - 1) | self._last
         passed = {node: self._next - self._last[node] for node in nodes}
         able = [node for node, rounds in passed.items() if rounds == 0 or rounds >= apart]
-        random.SystemRandom().shuffle(able)
-        return sorted(able, key=self._last.__getitem__)
+        chance = random.SystemRandom()
+        chance.shuffle(able)
+        soon = math.inf if chance.random() < 0.5 else 0
+        return sorted(able, key=lambda node: passed[node] or soon, reverse=True)
 
     def knows(self, window: WindowPlace) -> bool:
         """Whether all that took part in the window's series so far were invited here."""
@@ -294,10 +297,10 @@ class Rounds:
         if protocol is not None and len(cohort) < needed:
             raise TooFewEligible(
                 f"{len(able)} of {len(candidates)} connected clients may take part in this window, and "
-                f"{needed} are needed. Each client sits out {protocol.band - 1} windows after its own, and one "
-                f"that joins as many: keep at least {protocol.band} times as many clients connected as a round "
-                "invites, invite fewer, or build the sum with fewer coefficients. Starting again goes on with "
-                "a new series, in which all that are connected may take part"
+                f"{needed} are needed. Each sits out {protocol.band - 1} windows after its own, as one that "
+                f"joins does: keep at least {protocol.band} times as many clients connected as a round invites (here "
+                f"{protocol.band * needed}), invite fewer, or build the sum with fewer coefficients. Started "
+                "again, the run goes on with a new series, in which all may take part"
             )
         if len(cohort) < needed:
             _log.warning(

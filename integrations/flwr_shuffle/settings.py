@@ -323,9 +323,9 @@ class Settings(Ranged):
             raise ValueError("in windows of sums a client sits out most rounds: use FixedSize or Cyclic")
         if self.population < (needed := band * self.sampling.cohort):
             raise ValueError(
-                f"a client takes part in one of {band} rounds in a row, so with {self.sampling.cohort} clients "
-                f"in each a population of at least {needed} is needed: invite fewer, or build the sum with "
-                "fewer coefficients"
+                f"a client takes part in one of {band} rounds in a row, so {self.sampling.cohort} clients in "
+                f"each need a population of at least {needed}: invite fewer, or build the sum with fewer "
+                "coefficients"
             )
 
     def _check_secret(self, spec: Spec, clients: int) -> None:

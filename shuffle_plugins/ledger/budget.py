@@ -288,7 +288,10 @@ class BudgetLedger(BudgetFile):
                 connection.executemany(
                     "INSERT INTO participation (model, run, kind, participant, rounds, before) "
                     "VALUES (?, ?, ?, ?, 1, ?) ON CONFLICT DO UPDATE SET rounds = rounds + 1",
-                    [(self.model, named_in, kind, name, (before or {}).get(name, 0)) for name in sorted(names)],
+                    [
+                        (self.model, named_in, kind, name, (before or {}).get(name, 0))
+                        for name in sorted(names)
+                    ],
                 )
 
     def _expect(self, connection: Connection, token: bytes, state: RoundState) -> tuple[int, str, int]:

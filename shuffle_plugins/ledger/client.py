@@ -133,7 +133,6 @@ class ClientLimits(Ranged):
                     Refused.MAX_EPSILON, f"ε would be {epsilon:g}, {self.max_epsilon:g} allowed"
                 )
 
-
     def check_separation(self, window: InWindow, taken: Iterable[int]) -> None:
         """Raise ReportRefused if the client was in another round of the series less than ``min_separation``
         ago, or so few ago that both are in one window: what a round is charged holds for one of them.

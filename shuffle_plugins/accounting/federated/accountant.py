@@ -195,7 +195,7 @@ class FederatedAccountant:
         self._participation.join(distinct_participants(names))
 
     def assumed(self, federated_round: FederatedRound, names: Iterable[str]) -> dict[str, int]:
-        """Of those of these clients that joined, in how many rounds of this kind each may have been before."""
+        """Of those that joined among these clients, in how many rounds of this kind each may have been."""
         return self._participation.before(federated_round, names)
 
     def rename(self) -> None:
