@@ -411,7 +411,7 @@ class Series:
     def largest(self, reports: int) -> int:
         """The largest number that the next window can have, with so many clients in its round."""
         mechanism, counts = self._mechanism, (reports, *self._counts)
-        data = sum(map(mul, mechanism.coefficients, counts)) * mechanism.data_highest
+        data: int = sum(map(mul, mechanism.coefficients, counts)) * mechanism.data_highest
         return data + reports * mechanism.coins_highest
 
     def solve(self, window: Tensor, *, reports: int) -> Total:

@@ -651,8 +651,8 @@ class SharedSumStage(ServiceStage):
         series = self.series if terms.window else None
         if series is not None:
             self.series = None
-        answers, refusals = self._asked_about(batch, replies, Step.ADD, kept, messages=messages)
         try:
+            answers, refusals = self._asked_about(batch, replies, Step.ADD, kept, messages=messages)
             if refusals:  # of an aggregator that proves that it gave nothing, no total can be made
                 raise min(refusals, key=lambda refused: not refused.code.conclusive)
             total = self._total(batch, kept, [answer.total for answer in answers], verifier, series)
@@ -675,20 +675,17 @@ class SharedSumStage(ServiceStage):
         assert mechanism.counts is not None
         assert shared is not None
         lowest, reports, own = mechanism.counts.lowest, len(kept), terms.layout.zero()
-        most, earlier, data = reports * (mechanism.counts.highest - lowest), [], None
-        if terms.window is not None:
-            assert series is not None
-            most, earlier = series.largest(reports), list(series.shares)
+        most = reports * (mechanism.counts.highest - lowest) if series is None else series.largest(reports)
+        earlier = () if series is None else series.shares
         try:
             if verifier:
                 total = verifier.total(sums, earlier=earlier)
-                data = verifier.data
             else:
                 for position in kept:
                     own.add(Residues.from_bytes(batch.share(position), layout=terms.layout))
+                data, *coins = own.split()
                 if terms.window is not None:
-                    data, coins = own.split()
-                    own = windowed([data, *earlier], coins, coefficients=terms.window.coefficients)
+                    own = windowed([data, *earlier], *coins, coefficients=terms.window.coefficients)
                 found = [Residues.from_bytes(each, layout=terms.opened) for each in sums]
                 total = reconstruct([own], found, layout=terms.opened, check_seed=shared.check_seed)
             if int(total.max()) > most:
@@ -697,13 +694,13 @@ class SharedSumStage(ServiceStage):
             _log.error("shuffle: %s", error)
             raise BatchRefused(Refusal.INCONSISTENT) from None
         counts = torch.from_numpy(total)
-        if terms.window is None or series is None:
-            counts += reports * lowest
-            return Total(sum=mechanism.estimate(counts, reports=reports), reports=reports)
-        series.shares.appendleft(data)
+        if series is None:
+            return Total(sum=mechanism.estimate(counts + reports * lowest, reports=reports), reports=reports)
+        series.shares.appendleft(verifier.data if verifier else data)
         return series.solve(counts, reports=reports)
 
     def _log_end(self, series: Series | None) -> None:
+        """Say that the next window begins a new series."""
         if series is not None:
             _log.warning(
                 "shuffle: a series of windows ends after %d of them; the next round begins a new one, whose "

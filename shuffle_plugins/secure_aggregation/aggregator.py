@@ -368,7 +368,7 @@ class VerifiedTerms(SumTerms):
         """Prio3 for vectors of this length, this bound and this number of parties."""
         return _prio3(self.layout.entries, self.largest, 1 + len(self.aggregators))
 
-    def windowed(self, total: FieldVector, earlier: Sequence[FieldVector]) -> FieldVector:
+    def windowed(self, total: FieldVector, earlier: Iterable[FieldVector]) -> FieldVector:
         """A share of the window, from one of its clients' data and coins, and those of earlier data."""
         assert self.window is not None
         data, window = np.split(total, 2)
@@ -549,7 +549,7 @@ class RoundVerifier(Generic[_Client]):
         """The server's share of the sum of the clients' data, which later windows need."""
         return np.split(self._total, 2)[0]
 
-    def total(self, sums: Sequence[bytes], *, earlier: Sequence[FieldVector] = ()) -> NDArray[np.int64]:
+    def total(self, sums: Sequence[bytes], *, earlier: Iterable[FieldVector] = ()) -> NDArray[np.int64]:
         """The sum of the counts of all clients whose proofs hold, int64 (size,), or the round's window.
 
         :class:`CheckFailed` if it does not fit together: then an aggregator did not follow the protocol.
