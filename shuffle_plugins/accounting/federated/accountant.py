@@ -342,10 +342,14 @@ class FederatedAccountant:
         max_epsilon: float,
         delta: float,
         adversary: Adversary = Adversary.MODEL_OBSERVER,
+        participants: Iterable[str] | None = None,
     ) -> bool:
-        """Whether one more such round, of the client who took part most, would take ε over ``max_epsilon``.
+        """Whether one more such round would take ε over ``max_epsilon``.
 
         Ask with the most that the round can cost: the fewest reports that are accepted.
+
+        Args:
+            participants: names of all who may take part in it; None if it may be who took part most.
         """
         checks.target_epsilon(max_epsilon, name="max_epsilon")
         checks.delta(delta)
@@ -356,6 +360,7 @@ class FederatedAccountant:
         check_recordable(shuffle_round)
         kind = self._participation.of(federated_round)
         cohort, answers = kind.cohort(shuffle_round), self._answers[adversary, delta]
+        more = 1 if participants is None else self._participation.rise(kind, participants)
         known = answers.allowed
         if known is not None and known[1] <= max_epsilon and known[0].covers(cohort):
             return False
@@ -363,10 +368,10 @@ class FederatedAccountant:
             whole = self._whole[adversary]
             exceeds = whole.would_exceed(shuffle_round, target_epsilon=max_epsilon, delta=delta)
         else:
-            taken = Counter(self._participation.taken) + Counter({kind.index: 1})
+            taken = Counter(self._participation.taken) + Counter({kind.index: more})
             longer = self._dominating(adversary, taken, also=cohort)
             exceeds = longer.epsilon(delta, lower=False).upper > max_epsilon
-        if not exceeds:
+        if more and not exceeds:
             answers.allowed = cohort, max_epsilon
         return exceeds
 
@@ -378,7 +383,13 @@ class FederatedAccountant:
         slow = self._method == "rdp" or most == _FEW_SIZES  # a size takes milliseconds at every question
         if slow and len(self._cohorts[adversary]) > most:
             return False
-        return adversary is Adversary.MODEL_OBSERVER or self._participation.is_complete
+        if self._participation.is_complete:
+            return True
+        # Rounds of which an observer is charged no less than the server cost a client that was not in them
+        # nothing, also before one who is told who took part.
+        return adversary is Adversary.MODEL_OBSERVER and not any(
+            cohort.open for cohort in self._cohorts[adversary]
+        )
 
     @property
     def _most_sizes(self) -> int:
@@ -405,14 +416,24 @@ class FederatedAccountant:
             cohorts = cohorts + Counter({also: 1})
         if adversary is Adversary.SERVER:
             cohorts = costliest(cohorts, taken)
+        else:
+            hidden, opened = _by_openness(cohorts)
+            cohorts = hidden + costliest(opened, taken)
         return self._accountant(adversary, fewer_sizes(cohorts, limit=limit or self._most_sizes))
 
     def _attained(self, adversary: Adversary) -> ShuffleAccountant | None:
         """Rounds that a client was in, or less costly ones; None where those are charged."""
+        taken = self._participation.of_busiest_client()
         if adversary is Adversary.MODEL_OBSERVER:
-            attained = self._cohorts[adversary]
+            attained, opened = _by_openness(self._cohorts[adversary])
+            if opened:
+                # Of so many at least it was in an open one; the others were hidden, or never released.
+                rest = Counter({kind.index: kind.recorded for kind in self._participation.kinds})
+                for cohort, rounds in opened.items():
+                    rest[cohort.kind] -= rounds
+                attained += cheapest(opened, +(Counter(taken) - rest))
         else:
-            attained = cheapest(self._cohorts[adversary], self._participation.of_busiest_client())
+            attained = cheapest(self._cohorts[adversary], taken)
         if attained == self._cohorts[adversary] and self._is_whole(adversary):
             return None
         return self._accountant(adversary, fewer_sizes(attained, limit=_FEW_SIZES, costlier=False))
@@ -490,6 +511,12 @@ class FederatedAccountant:
                 known[record.federated_round.kind].append(record.federated_round.reports)
         accountant._participation.load(participation, known=known)
         return accountant
+
+
+def _by_openness(cohorts: Mapping[Cohort, int]) -> tuple[Counter[Cohort], Counter[Cohort]]:
+    """Rounds in which a client hides among those that are not in them, and those that everybody is in."""
+    hidden = Counter({cohort: rounds for cohort, rounds in cohorts.items() if not cohort.open})
+    return hidden, Counter(cohorts) - hidden
 
 
 @lru_cache(maxsize=8192)

@@ -438,6 +438,11 @@ class ParticipationCounts:
         else:
             kind.add(dict.fromkeys(names, 1), era=self._era)
 
+    def rise(self, kind: KindParticipation, names: Iterable[str]) -> int:
+        """By how much a round of these clients raises the most rounds of its kind: 1 or 0."""
+        named = (kind.named[self._era, name] for name in distinct_participants(names))
+        return int(max(named, default=0) >= kind.most[self._era])
+
     def rename(self) -> None:
         """End an era: nobody is known by the names used until now."""
         self._era += 1
