@@ -298,9 +298,9 @@ class Rounds:
             raise TooFewEligible(
                 f"{len(able)} of {len(candidates)} connected clients may take part in this window, and "
                 f"{needed} are needed. Each sits out {protocol.band - 1} windows after its own, as one that "
-                f"joins does: keep at least {protocol.band} times as many clients connected as a round invites (here "
-                f"{protocol.band * needed}), invite fewer, or build the sum with fewer coefficients. Started "
-                "again, the run goes on with a new series, in which all may take part"
+                f"joins does: keep at least {protocol.band} times as many clients connected as a round "
+                f"invites (here {protocol.band * needed}), invite fewer, or build the sum with fewer "
+                "coefficients. Started again, the run goes on with a new series, in which all may take part"
             )
         if len(cohort) < needed:
             _log.warning(

@@ -193,10 +193,13 @@ class Windows:
         self._kept: deque[Tensor] = deque(maxlen=protocol.band - 1)  # the last round's first
 
     def open(self, total: Tensor) -> Tensor:
-        """The window of this round, int64 (dim,), from its total, int64 (2·dim,)."""
-        if total.shape != (self._protocol.size,) or total.is_floating_point():
+        """The window of this round, int64 (dim,), from its total, int64 (2·dim,).
+
+        Series side by side have totals (series, 2·dim), and windows (series, dim).
+        """
+        if total.shape[-1:] != (self._protocol.size,) or total.is_floating_point():
             raise ValueError(f"a total is {self._protocol.size} whole numbers, got {tuple(total.shape)}")
-        data, coins = total.to(torch.int64).cpu().reshape(2, -1)
+        data, coins = total.to(torch.int64).cpu().tensor_split(2, dim=-1)
         window: Tensor = self._protocol.coefficients[0] * data + coins
         for weight, earlier in zip(self._protocol.coefficients[1:], self._kept, strict=False):
             window += weight * earlier

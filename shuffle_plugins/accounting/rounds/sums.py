@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
@@ -239,7 +240,8 @@ class WindowRound(SumRound):
     the j-th of them by c_j times its vector: one Gaussian mechanism of sensitivity ‖c‖₂·``sensitivity``, and
     b counts in each coordinate to be covered (``docs/proofs/sums.md``, "Windows"). One step of an accountant
     is a *participation*, not a round, and as costly before those who see the windows alone as before the
-    server, which knows who took part.
+    server, which knows who took part. Both ends of its ε are of all b windows; a series that ends with fewer
+    costs no more.
 
     Attributes:
         coefficients: c_0, …, c_{b−1}, whole numbers.
@@ -257,6 +259,24 @@ class WindowRound(SumRound):
         """b: a client takes part at most once in so many rounds in a row."""
         return len(self.coefficients)
 
+    def participations(self, indexes: Iterable[int]) -> tuple[WindowRound, ...]:
+        """What a client's participations at these indexes of a series cost, each a step of an accountant.
+
+        Of those less than b apart, which share windows, the coefficients add up: all of them are one longer
+        window, for a client whose every vector is the same.
+        """
+        found: list[list[int]] = []
+        begun = 0
+        for index in sorted(checks.whole("an index", each, at_least=0) for each in indexes):
+            if not found or index - begun >= len(found[-1]):
+                begun = index
+                found.append([])
+            shared, place = found[-1], index - begun
+            shared += [0] * (place + self.separation - len(shared))
+            for j, each in enumerate(self.coefficients):
+                shared[place + j] += each
+        return tuple(replace(self, coefficients=tuple(each)) for each in found)
+
     @property
     def _length(self) -> float:
         return math.sqrt(sum(each * each for each in self.coefficients))
@@ -270,6 +290,14 @@ class WindowRound(SumRound):
     @override
     def _counts(self) -> int:
         return self.dim * self.separation
+
+    @property
+    @override
+    def secrecy(self) -> str:
+        return (
+            "who takes part need not be secret, and sampling earns nothing; each client takes part at most "
+            f"once in any {self.separation} rounds in a row"
+        )
 
     @property
     @override
