@@ -51,7 +51,7 @@ class WindowedSum(CoinSum, PrivateSum):
 
     dim: Dim
     radius: Radius = 1.0
-    coefficients: Coefficients
+    coefficients: Coefficients = (1,)
 
     def __post_init__(self) -> None:
         super().__post_init__()

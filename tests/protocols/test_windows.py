@@ -51,7 +51,7 @@ def noise_matrix(
 
 
 def test_solved_sums_are_unbiased_and_their_noise_is_that_of_explicit_matrices() -> None:
-    rounds, series = 6, 3_000
+    rounds, series = 6, 1_500
     protocol = small(coins=200)
     data = torch.randn(rounds, 6, 3, generator=torch.Generator().manual_seed(1)).double()
     data /= data.norm(dim=2, keepdim=True)
@@ -126,7 +126,7 @@ def test_what_clients_cannot_send_is_refused_and_a_shuffler_gets_no_messages() -
     with pytest.raises(ValueError, match=r"a window is \(3\)|a window is \(3,\)"):
         WindowSolver(protocol).solve(torch.zeros(6), reports=6)
     with pytest.raises(ValueError, match="exceed 2"):
-        small(levels=1 << 24, cohort=1 << 20, coins=10, coefficients=(1 << 16, 1 << 16))
+        small(levels=1 << 24, cohort=1 << 20, coins=1, coefficients=(1 << 16, 1 << 16))
 
 
 def test_a_round_of_fewer_clients_than_windows_are_promised_is_refused() -> None:
