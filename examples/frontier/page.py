@@ -173,10 +173,10 @@ def _against_the_server(runs: Runs) -> Iterable[str]:
     yield f"""\
 The server draws the clients of a round, or sees who answers, so that sampling hides nobody from it and each
 round that a client is in costs the whole. These two arms are within ε against it, and so against everybody
-else who sees no more than sums. Clients take part in turn, {one["cohort"]:,} in each of {one["rounds"]} rounds
-and each in at most {parted}. *Independent* sums have noise of their own, each; of
-[windows of sums](../guides/flower.md#windows-of-sums), here of up to {band} rounds, no round's own sum is ever
-seen. Noise is what it does to the model, over the clipping norm: that of independent sums which
+else who sees no more than sums. Clients take part in turn, {one["cohort"]:,} in each of {one["rounds"]}
+rounds and each in at most {parted}. *Independent* sums have noise of their own, each; of
+[windows of sums](../guides/flower.md#windows-of-sums), here of up to {band} rounds, no round's own sum is
+ever seen. Noise is what it does to the model, over the clipping norm: that of independent sums which
 would do the same. Features are those of "one report".
 
 | | | independent sums | noise | windows | noise | points gained |
@@ -196,10 +196,10 @@ would do the same. Features are those of "one report".
     best = max((trial for trial in found.values() if trial["band"] > 1), key=lambda each: each["accuracy"])
     most, least = (f"{100 * trial['accuracy']:.1f} %" for trial in (best, alone))
     yield f"""
-Cohort, rounds and band were chosen on MNIST at ε = 1, among {len(found)} with Gaussian noise of that size
-([recorded](../../examples/frontier/trials.json)). Independent sums did best there when all {alone["cohort"]:,}
-took part in each of {alone["rounds"]} rounds: {least}, with {alone["participations"]} reports of every client.
-Windows reached {most} with {best["participations"]}."""
+Cohort, rounds and band were chosen on MNIST at ε = 1, among {len(found)} with Gaussian noise of that
+size ([recorded](../../examples/frontier/trials.json)). Independent sums did best there when all
+{alone["cohort"]:,} took part in each of {alone["rounds"]} rounds: {least}, with {alone["participations"]}
+reports of every client. Windows reached {most} with {best["participations"]}."""
 
 
 def _goal(name: str, runs: Runs) -> Iterable[str]:
