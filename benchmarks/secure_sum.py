@@ -241,8 +241,9 @@ class Round:
         self.terms = self.new_terms(BAND - 1)
         if windows:  # as if the others of the band had been opened
             with KeptSums(folder / "state.windows") as kept:
+                words = self.terms.opened.zero().to_words()
                 for index in range(BAND - 1):
-                    kept.advance(self.new_terms(index), secrets.token_bytes(self.terms.opened.num_bytes))
+                    kept.advance(self.new_terms(index), secrets.token_bytes(len(words)))
 
     def new_terms(self, index: int) -> SumTerms:
         """Terms of the round that opens this window."""
