@@ -38,6 +38,7 @@ DELTA = 1e-5
 NO_EPSILON = "none"
 # Share of the target ε that the first look alone would cost. It makes the rounds' noise a little larger.
 LOOK_SHARE = 0.2
+AGAINST_THE_SERVER = ("server", "windows")  # arms within ε also against who knows who takes part
 FILTERS = 128  # of the patch features of an image
 _CLOSE = 0.998  # the search stops when the run's ε is within the target and at least this share of it
 Found = TypeVar("Found")

@@ -680,7 +680,7 @@ def _charge_state(
 ) -> None:
     record = state.config_records.get(STATE_KEY, ConfigRecord({"tokens": [], "charged": [], "windows": []}))
     tokens, rounds = cast(list[bytes], record["tokens"]), cast(list[str], record["charged"])
-    windows = cast(list[str], record["windows"])  # a series and an index, or nothing, of each round
+    windows = cast(list[str], record["windows"])  # a series and a place in it, or nothing, of each round
     if token in tokens:
         raise ReportRefused(Refused.TOKEN_SPENT)
     history = Counter(Charged(*json.loads(each)) for each in rounds)
@@ -688,8 +688,8 @@ def _charge_state(
     place = ""
     if window is not None:
         taken = [each.split() for each in windows if each.startswith(window.series.hex())]
-        limits.check_separation(window, [int(index) for _, index in taken])
-        place = f"{window.series.hex()} {window.index}"
+        limits.check_separation(window, [int(other) for _, other in taken])
+        place = f"{window.series.hex()} {window.place}"
     state[STATE_KEY] = ConfigRecord(
         {"tokens": [*tokens, token], "charged": [*rounds, json.dumps(charged)], "windows": [*windows, place]}
     )

@@ -51,7 +51,7 @@ class InWindow(NamedTuple):
     """Which round of a series of windows a report is for, and over how many rounds each window reaches."""
 
     series: bytes
-    index: int
+    place: int  # the round's index
     band: int
 
 
@@ -137,15 +137,15 @@ class ClientLimits(Ranged):
         """Raise ReportRefused if the client was in another round of the series less than ``min_separation``
         ago, or so few ago that both are in one window: what a round is charged holds for one of them.
 
-        ``taken`` are the indices of its rounds in the series. Of several rounds with one index at most one is
+        ``taken`` are the places of its rounds in the series. Of several rounds at one place at most one is
         opened, so that its own is no reason to refuse.
         """
         least = max(window.band, self.min_separation or 1)
-        for index in taken:
-            if 0 < abs(window.index - index) < least:
+        for place in taken:
+            if 0 < abs(window.place - place) < least:
                 raise ReportRefused(
                     Refused.SEPARATION,
-                    f"round {window.index} of a series of windows is less than {least} from {index}",
+                    f"round {window.place} of a series of windows is less than {least} from {place}",
                 )
 
 
@@ -287,10 +287,10 @@ class ClientLedger(Database):
                 raise ReportRefused(Refused.TOKEN_SPENT)
             charged = Charged(shuffled, epsilon, float(local_delta))
             limits.check(charged=charged, history=_history(connection), summed=summed)
-            series, place = (None, None) if window is None else (window.series, window.index)
+            series, place = (None, None) if window is None else (window.series, window.place)
             if window is not None:
                 taken = connection.execute("SELECT place FROM reports WHERE series = ?", (series,))
-                limits.check_separation(window, [index for (index,) in taken])
+                limits.check_separation(window, [other for (other,) in taken])
             connection.execute(
                 "INSERT INTO reports "
                 "(token, run, server_round, mechanism, local_epsilon, local_delta, shuffled, series, place) "

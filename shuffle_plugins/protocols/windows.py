@@ -51,7 +51,7 @@ class WindowedSum(CoinSum, PrivateSum):
 
     dim: Dim
     radius: Radius = 1.0
-    coefficients: Coefficients
+    coefficients: Coefficients = (1,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -304,9 +304,7 @@ class _Workload:
         if learning_rates is None:
             return cls(rounds, momentum, None)
         if len(learning_rates) != rounds:
-            raise ValueError(
-                f"there are {rounds} rounds and {len(learning_rates)} learning_rates: one for each"
-            )
+            raise ValueError(f"give a learning rate for each of {rounds} rounds, not {len(learning_rates)}")
         rates = [checks.number("a learning rate", rate, at_least=0) for rate in learning_rates]
         if not max(rates):
             raise ValueError("learning_rates are all zero: a model that does not move has no noise")

@@ -114,14 +114,15 @@ class _Answers:
 
     def record(self, cohort: Cohort, *, taken: int) -> None:
         """Keep what still holds once one more round is recorded, with which one client was in so many."""
-        self.charged, self.limit = None, math.inf
-        if self.allows(cohort, taken=taken):
-            self.limit = self.allowed[1]
+        self.charged, self.limit = None, self.not_over(cohort, taken=taken)
         self.allowed = None
 
-    def allows(self, cohort: Cohort, *, taken: int) -> bool:
-        """Whether what was found out covers one more round of this size."""
-        return self.allowed is not None and self.allowed[0].covers(cohort) and taken <= self.allowed[2]
+    def not_over(self, cohort: Cohort, *, taken: int) -> float:
+        """An ε that one more round of this size, the ``taken``-th of one client, is known not to exceed."""
+        if self.allowed is None:
+            return math.inf
+        size, epsilon, most = self.allowed
+        return epsilon if size.covers(cohort) and taken <= most else math.inf
 
 
 class FederatedAccountant:
@@ -378,8 +379,7 @@ class FederatedAccountant:
         kind = self._participation.of(federated_round)
         cohort, answers = kind.cohort(shuffle_round), self._answers[adversary, delta]
         taken = self._participation.after(federated_round, participants, adversary=adversary)
-        known = answers.allowed
-        if known is not None and known[1] <= max_epsilon and answers.allows(cohort, taken=taken[kind.index]):
+        if answers.not_over(cohort, taken=taken[kind.index]) <= max_epsilon:
             return False
         if self._is_whole(adversary) and taken[kind.index] > kind.recorded:
             whole = self._whole[adversary]
