@@ -52,7 +52,12 @@ def split() -> str:
     )
 
 
-_DRAWN = {"server": "server", "clients": "clients, in secret", "nobody": "nobody"}
+_DRAWN = {
+    "server": "server",
+    "clients": "clients, in secret",
+    "nobody": "nobody",
+    "in turn": "server, in turn",
+}
 
 
 def secret() -> str:
