@@ -78,7 +78,8 @@ def plan_sums(
     ts = sorted({checks.whole("num_steps", t) for t in ts})
     if not ks or not ts:
         raise ValueError("cohorts and num_steps must name at least one each")
-    rows, infeasible, reasons = [], [], dict[str, None]()
+    rows: list[SumRow] = []
+    infeasible, reasons = [], dict[str, None]()
     for each_steps, cohort in product(ts, ks):
         ways = [DrawnBy.NOBODY] if cohort == population else [DrawnBy.SERVER, DrawnBy.CLIENTS]
         if mechanism == _WINDOWED:
