@@ -118,7 +118,8 @@ def sentences() -> Sentences:
             f"the error is {scientific(single['error'])}. "
             f"A trusted curator has {scientific(single['baselines']['curator'], 3)}.",
             f"In turn, with {in_turn['charged']} participations and "
-            f"{in_turn['bits_per_client'] / 1e6:.2g} Mbit a client, it is {server['noise_multiplier'] / in_turn['noise_multiplier']:.1f} times smaller.",
+            f"{in_turn['bits_per_client'] / 1e6:.2g} Mbit a client, "
+            f"it is {server['noise_multiplier'] / in_turn['noise_multiplier']:.1f} times smaller.",
             f"of the client that is drawn most often: {server['charged']} of 300 here",
             f"{took['plan, one mechanism']['seconds']:.1f} s of processor time for the example above, and "
             f"{took['plan, all mechanisms']['seconds']:.1f} s with all mechanisms",
