@@ -40,7 +40,6 @@ from shuffle_plugins.secure_aggregation import (
     sealed_seed_size,
     share,
 )
-from shuffle_plugins.secure_aggregation.aggregator import KeptSums
 from shuffle_plugins.shuffler import RoundContext, SpentTokens
 from shuffle_plugins.shuffler.keys import (
     ServiceKey,
@@ -69,7 +68,7 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=DIM, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.aggregate:
-        aggregate(options.aggregate, windows=options.window, dim=options.dim)
+        aggregate(options.aggregate, windows=options.window, dim=options.dim, most=options.clients)
         return
     torch.set_num_threads(1)
     found = json.loads(options.json.read_text()) if options.json.exists() else {}
@@ -228,33 +227,39 @@ _FRAME = struct.Struct(f"<32s{sealed_seed_size()}s")
 
 
 class Round:
-    """A round of so many clients: an aggregator's files, and what it gets of each client."""
+    """A round of so many clients: an aggregator's files, and what it gets of each client.
 
-    def __init__(self, folder: Path, clients: int, *, windows: bool = False, dim: int = DIM) -> None:
-        self.folder, self.windows, self.dim = folder, windows, dim
+    Of ``windows`` it is the last of a whole band, and the others were opened before. ``most`` is how many
+    clients the sum may be of, which says how many bits a number has.
+    """
+
+    def __init__(
+        self, folder: Path, clients: int, *, most: int = 100_000, windows: bool = False, dim: int = DIM
+    ) -> None:
+        self.folder, self.windows, self.dim, self.most = folder, windows, dim, most
         self.key = ServiceKey.generate()
         write_private_key(folder / "key", self.key)
         SpentTokens.create(folder / "state", public_key=self.key.public.sealing)
         seeds = (hashlib.sha256(b"%d" % i).digest() for i in range(clients))
         self.signing_keys = [SigningKey.from_private_bytes(seed) for seed in seeds]
         (folder / "enrolled").write_bytes(b"".join(map(public_key_bytes, self.signing_keys)))
-        self.terms = self.new_terms(BAND - 1)
-        if windows:  # as if the others of the band had been opened
-            with KeptSums(folder / "state.windows") as kept:
-                for index in range(BAND - 1):
-                    kept.advance(self.new_terms(index), secrets.token_bytes(self.terms.opened.num_bytes))
+        for index in range(BAND - 1 if windows else 0):
+            terms = self.terms(index)
+            aggregator_in(folder).add_up(self.sent(terms, self.signing_keys[:2]), terms=terms)
 
-    def new_terms(self, index: int) -> SumTerms:
-        """Terms of the round that opens this window."""
-        return terms_of(self.key.public.sealing, index=index if self.windows else None, dim=self.dim)
+    def terms(self, index: int = BAND - 1) -> SumTerms:
+        """Terms of the round that opens this window, or of one without windows."""
+        return terms_of(
+            self.key.public.sealing, index=index if self.windows else None, dim=self.dim, most=self.most
+        )
 
-    def sent(self) -> Iterator[Sealed]:
+    def sent(self, terms: SumTerms, signing_keys: list[SigningKey]) -> Iterator[Sealed]:
         """What the server passes on, a client at a time."""
-        for signing_key in self.signing_keys:
+        for signing_key in signing_keys:
             data = secrets.token_bytes(16)  # the digest of a share; the share itself goes to the server
             envelope = seal_seed(
                 secrets.token_bytes(32),
-                terms=self.terms,
+                terms=terms,
                 share=data,
                 aggregator_key=self.key.public.sealing,
                 signing_key=signing_key,
@@ -263,12 +268,21 @@ class Round:
 
     def measured(self) -> dict[str, Any]:
         """The round through an aggregator in a process of its own."""
-        command = [sys.executable, __file__, "--aggregate", str(self.folder), "--dim", str(self.dim)]
+        command = [
+            sys.executable,
+            __file__,
+            "--aggregate",
+            str(self.folder),
+            "--dim",
+            str(self.dim),
+            "--clients",
+            str(self.most),
+        ]
         command += ["--window"] if self.windows else []
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdin is not None
             assert process.stdout is not None
-            for each in self.sent():
+            for each in self.sent(self.terms(), self.signing_keys):
                 process.stdin.write(_FRAME.pack(*each))
             process.stdin.close()
             return dict(json.loads(process.stdout.read()))
@@ -286,14 +300,17 @@ def aggregator_of_windows(clients: int, *, dim: int) -> dict[str, Any]:
     for _ in range(3):
         for windows, found in runs.items():
             with tempfile.TemporaryDirectory() as name:
-                found.append(Round(Path(name), clients, windows=windows, dim=dim).measured())
+                one = Round(Path(name), clients, most=COHORT, windows=windows, dim=dim)
+                found.append(one.measured())
                 if windows:
+                    bits = one.terms().layout.bits
                     kept = (Path(name) / "state.windows").stat().st_size
     plain, windows = (max(each["clients_per_second"] for each in found) for found in runs.values())
     memory = (max(each["peak_megabytes"] for each in found) for found in runs.values())
     return {
         "clients": clients,
         "coordinates": dim,
+        "bits": bits,
         "windows_over_plain_throughput": round(windows / plain, 3),
         "windows_clients_per_second": windows,
         "plain_clients_per_second": plain,
@@ -303,24 +320,28 @@ def aggregator_of_windows(clients: int, *, dim: int) -> dict[str, Any]:
     }
 
 
-def terms_of(public_key: bytes, *, index: int | None, dim: int) -> SumTerms:
+def terms_of(public_key: bytes, *, index: int | None, dim: int, most: int) -> SumTerms:
     token = bytes(16) if index is None else (index + 1).to_bytes(16, "big")
     context = RoundContext(run="benchmark", token=token, fingerprint=bytes(32))
     largest, window, vectors = LARGEST, None, 1
     if index is not None:
         largest, window, vectors = LARGEST * (1 + sum(COEFFICIENTS) // 8), window_of(index), 2
-    layout = ResidueLayout.of_sum(size=dim, largest=largest, clients=100_000, vectors=vectors)
+    layout = ResidueLayout.of_sum(size=dim, largest=largest, clients=most, vectors=vectors)
     return SumTerms(context=context, layout=layout, aggregators=(public_key,), window=window)
 
 
-def aggregate(folder: Path, *, windows: bool, dim: int) -> None:
-    """The aggregator: takes envelopes from standard input, and says what it took to add their seeds up."""
-    key = read_service_key(folder / "key")
-    listed = (folder / "enrolled").read_bytes()
+def aggregator_in(folder: Path) -> Aggregator:
+    key, listed = read_service_key(folder / "key"), (folder / "enrolled").read_bytes()
     enrolled = frozenset(listed[i : i + 32] for i in range(0, len(listed), 32))
-    aggregator = Aggregator(key=key, enrolled=enrolled, minimum=2, state=folder / "state")
+    return Aggregator(key=key, enrolled=enrolled, minimum=2, state=folder / "state")
+
+
+def aggregate(folder: Path, *, windows: bool, dim: int, most: int) -> None:
+    """The aggregator: takes envelopes from standard input, and says what it took to add their seeds up."""
+    aggregator = aggregator_in(folder)
     before, started = peak_megabytes(), time.process_time()
-    terms = terms_of(key.public.sealing, index=BAND - 1 if windows else None, dim=dim)
+    index = BAND - 1 if windows else None
+    terms = terms_of(aggregator.public_key.sealing, index=index, dim=dim, most=most)
     found = aggregator.add_up(received(sys.stdin.buffer), terms=terms)
     seconds = time.process_time() - started
     print(

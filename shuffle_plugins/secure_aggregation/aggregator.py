@@ -295,8 +295,8 @@ class Aggregator(BatchService):
         total = expansion.total
         if terms.window is not None:
             data, coins = total.split()
-            kept = self._next_window(terms, data.to_bytes())
-            earlier = (Residues.from_bytes(each, layout=data.layout) for each in kept)
+            kept = self._next_window(terms, data.to_words())
+            earlier = (Residues.from_words(each, layout=data.layout) for each in kept)
             total = windowed(chain([data], earlier), coins, coefficients=terms.window.coefficients)
         return Expanded(total, added, rejected)
 

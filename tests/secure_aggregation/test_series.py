@@ -233,7 +233,7 @@ def test_few_sums_of_few_series_are_kept(series: Series) -> None:
     series.open_windows(5)
     known, sums = series.file(0)
     assert [(place, len(share)) for _, place, share in sums] == [
-        (place, series.next_terms(0).opened.num_bytes) for place in (3, 4)
+        (place, len(series.next_terms(0).opened.zero().to_words())) for place in (3, 4)
     ]
     for number in range(1, aggregator.MOST_SERIES + 1):
         terms = series.next_terms(0, window={"series": number.to_bytes(32, "big")})

@@ -170,6 +170,19 @@ def test_a_client_that_drops_out_is_in_no_window(run: WindowRun, trusted: Truste
     check_next(run, trusted, rounds=2)
 
 
+def test_an_aggregators_operator_says_where_sums_are_kept(
+    run: WindowRun, trusted: Trusted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = run.config
+    place = {"shuffle-window-file": str(run.folder / "in-memory")}
+    monkeypatch.setattr(
+        run.grid, "_node_config", lambda position: config(position) | (place if position == 0 else {})
+    )
+    check_next(run, trusted, rounds=3)
+    assert (run.folder / "in-memory").exists()
+    assert [file.name for file in run.folder.glob("*.windows")] == ["aggregator1.rounds.windows"]
+
+
 # -- when a series goes on, and when it ends -----------------------------------------------------------------
 
 
