@@ -168,10 +168,14 @@ class SumRound(_CoveredSum):
     @property
     @override
     def description(self) -> str:
-        noise = f"a sum with coins whose deviation is {self.noise_multiplier:.6g} of its sensitivity"
+        noise = f"{self._what} with coins whose deviation is {self.noise_multiplier:.6g} of its sensitivity"
         if self.participation is None:
             return noise
         return f"{noise}, to which each client adds its data with probability {self.participation:.6g}"
+
+    @property
+    def _what(self) -> str:
+        return "a sum"
 
     @property
     def _counts(self) -> int:
@@ -250,6 +254,7 @@ class WindowRound(SumRound):
     coefficients: Coefficients
 
     KIND: ClassVar[str] = "window"
+    SOURCE: ClassVar[str] = "shuffle_plugins, docs/proofs/sums.md"
     SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (Sampling.FULL,)
     seen = "sums over windows of rounds with coins, and neither a single round's sum nor what clients add"
 
@@ -300,8 +305,8 @@ class WindowRound(SumRound):
 
     @property
     @override
-    def description(self) -> str:
-        return f"a participation in windows of {self.separation} rounds, {super().description}"
+    def _what(self) -> str:
+        return f"a participation in windows of {self.separation} rounds' sums"
 
     @override
     def lower_losses(
