@@ -146,25 +146,31 @@ SEED_BYTES = 32
 """Bytes of a seed: a key of the keystream."""
 
 
+_PIECE_BYTES = 1 << 17  # expanded at once, so that they are added while a core's cache holds them
+
+
 class Expansion:
     """The sum so far, ``total``, of the expansions of seeds.
 
     A seed's expansion is the keystream of ChaCha20 under it (:class:`~shuffle_plugins.randomness.Keystream`,
-    nonce 0): first the check words, then an unsigned little-endian number of the layout's type for each
+    nonce 0): first all check words, then an unsigned little-endian number of the layout's type for each
     entry. Uniform numbers mod 2^8, 2^16, 2^32 or 2^64 are uniform mod 2^w.
     """
 
     def __init__(self, layout: ResidueLayout) -> None:
         self.total = layout.zero()
-        self._zeros = bytes(self.total.checks.nbytes + self.total.counts.nbytes)
+        self._zeros = memoryview(bytes(_PIECE_BYTES))
+        self._stream = np.zeros(len(self._zeros) + 64, np.uint8)  # a cipher asks for room for one block more
 
     def add(self, *seeds: bytes) -> None:
         """Add the expansions of some seeds."""
-        counts, words = self.total.counts, self.total.checks
+        piece = _PIECE_BYTES // self.total.counts.itemsize
+        parts = [self.total.counts[at : at + piece] for at in range(0, len(self.total.counts), piece)]
         for seed in seeds:
-            stream = Keystream(seed).encryptor(0).update(self._zeros)
-            words += np.frombuffer(stream, words.dtype, len(words))
-            counts += np.frombuffer(stream, counts.dtype, offset=words.nbytes)
+            cipher = Keystream(seed).encryptor(0)
+            for part in (self.total.checks, *parts):
+                cipher.update_into(self._zeros[: part.nbytes], self._stream)
+                part += self._stream[: part.nbytes].view(part.dtype)
 
 
 def check_words(counts: NDArray[np.int64], *, seed: bytes) -> Words:
