@@ -7,7 +7,7 @@ import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,11 +27,11 @@ from flwr_shuffle.grids import (
     model_of,
     valid_sum,
 )
-from flwr_shuffle.messages import RECORD_KEY, Instruction
+from flwr_shuffle.messages import RECORD_KEY, Instruction, type_of
 from flwr_shuffle.settings import Invitation, Settings
+from flwr_shuffle.metrics import Metric, PrivateEvaluation
 from flwr_shuffle.updates import (
     Layout,
-    PrivateEvaluation,
     UpdateTerms,
     running_statistics,
     trained_names,
@@ -190,7 +190,9 @@ class SentRound:
 
     @property
     def step(self) -> str:
-        """Name of the Flower method that aggregates this round, for the log."""
+        """What the log calls this round: the Flower method that aggregates it, or a query."""
+        if not self.arrays:
+            return "query"
         return "aggregate_evaluate" if self.instruction.metrics else "aggregate_train"
 
 
@@ -242,22 +244,36 @@ class Rounds:
         self._run, self._connected = str(grid.run.run_id), len(candidates)
         return cohort
 
+    def choose(self, grid: ShuffleGrid, nodes: Sequence[int]) -> None:
+        """Take those clients whom the user's own code writes to: nobody is drawn, and sampling hides nobody."""
+        self._sent = None
+        self._record.settle()
+        grid.open()
+        self._note_connected(grid.get_node_ids())
+        self._run, self._connected = str(grid.run.run_id), len(nodes)
+
     def begin(
-        self, messages: list[Message], *, server_round: int, asked: UpdateTerms | PrivateEvaluation
+        self,
+        messages: list[Message],
+        *,
+        server_round: int,
+        asked: UpdateTerms | PrivateEvaluation | tuple[Metric, ...],
     ) -> None:
-        """Ask the budget (PrivacyBudgetExhausted), put the instruction into the messages of a training or an
-        evaluation, and record the round.
+        """Ask the budget (PrivacyBudgetExhausted), put the instruction into the messages of a training, an
+        evaluation or a query, and record the round.
         """
         settings, stage, updates = self._settings, self._settings.stage, self._settings.updates
         training = isinstance(asked, UpdateTerms)
         kind = MessageType.TRAIN if training else MessageType.EVALUATE
+        if isinstance(asked, tuple):
+            kind = MessageType.QUERY
         for message in messages:
-            if message.metadata.message_type.split(".")[0] != kind or RECORD_KEY in message.content:
+            if type_of(message) != kind or RECORD_KEY in message.content:
                 raise ValueError(
-                    f"the inner strategy's messages of this round must be of type {kind}, without a record "
+                    f"the messages of this round must be of type {kind}, without a record "
                     f"{RECORD_KEY!r}, which is the instruction's"
                 )
-        key, arrays = model_of(messages)
+        key, arrays = ("", ArrayRecord()) if isinstance(asked, tuple) else model_of(messages)
         if isinstance(asked, UpdateTerms):
             self._log_statistics(running_statistics(arrays))
             what: dict[str, Any] = {
@@ -266,8 +282,10 @@ class Rounds:
                 "records_per_client": updates.records_per_client,
                 "samples_per_client": updates.samples_per_client,
             }
+        elif isinstance(asked, PrivateEvaluation):
+            what = {"mechanism": settings.spec_of(asked), "metrics": asked.asked}
         else:
-            what = {"mechanism": settings.spec_of(asked), "metrics": asked.ranges}
+            what = {"mechanism": settings.mechanism, "metrics": asked}
         instruction = Instruction(
             token=secrets.token_bytes(TOKEN_BYTES),
             run=self._run,
@@ -278,7 +296,7 @@ class Rounds:
             mixers=stage.mixers,
             **what,
         )
-        layout = Layout.of(arrays, trained=instruction.update.trained)
+        layout = Layout(()) if isinstance(asked, tuple) else Layout.of(arrays, trained=instruction.update.trained)
         mechanism = instruction.mechanism.build(dim=instruction.report_dim(layout.dim))
         instruction = replace(instruction, shared=stage.shared(mechanism, clients=len(messages)))
         fewest, samples = instruction.minimum, instruction.samples_per_client
