@@ -98,7 +98,8 @@ class ShuffleMod(Ranged):
     It must be the app's first mod, ``ClientApp(mods=[ShuffleMod(), …])``: the first is the outermost and sees
     what leaves the client. It charges the client's ledger before it trains: a crash costs budget, never
     privacy. An ``evaluate`` or ``query`` message with an instruction is answered the same way, with metrics
-    in place of the update; messages without one are refused. docs/guides/flower.md lists the keys of ``node_config``.
+    in place of the update; messages without one are refused. docs/guides/flower.md lists the keys of
+    ``node_config``.
 
     Args:
         limits: limits set by the app, for all clients; of these and ``node_config``'s the stricter hold. On a

@@ -1,4 +1,4 @@
-"""Numbers that clients measure, of a model or of their data: a vector in a ball, and what its mean says of all.
+"""Numbers that clients measure, of a model or of their data: a vector in a ball, and what its mean tells.
 
 Ranges and bins are public, and the same for all clients of a round.
 """
@@ -30,8 +30,8 @@ MOST_ENTRIES = 1 << 20  # of all metrics together, so that no server makes a cli
 _FAILED_ROUNDS = "failed-rounds"  # a metric that clients know by themselves
 _PARTS = 16  # of a range, and of each of these: see Quantiles
 
-Vector = NDArray[np.float64]
-Bin = Annotated[int, whole_number(at_most=MOST_ENTRIES)]
+_Vector = NDArray[np.float64]
+_BinCount = Annotated[int, whole_number(at_most=MOST_ENTRIES)]
 
 
 class MetricKind(Ranged, ABC):
@@ -49,11 +49,11 @@ class MetricKind(Ranged, ABC):
         """How many entries a client's vector has for it."""
 
     @abstractmethod
-    def vector(self, found: Sequence[float]) -> Vector:
+    def vector(self, found: Sequence[float]) -> _Vector:
         """A client's entries, (size,), from the numbers that its app returned; ValueError for others."""
 
     @abstractmethod
-    def read(self, mean: Vector, *, reports: int) -> float | list[float]:
+    def read(self, mean: _Vector, *, reports: int) -> float | list[float]:
         """What the entries' mean over so many clients says."""
 
 
@@ -68,7 +68,7 @@ class _Ranges(MetricKind):
         if not (self.low < self.high and math.isfinite(self.high - self.low)):
             raise ValueError(f"a range is two finite numbers in order, got {self.low}, {self.high}")
 
-    def binned(self, found: Sequence[float], *, bins: int) -> Vector:
+    def binned(self, found: Sequence[float], *, bins: int) -> _Vector:
         """The share of the numbers in each of equal bins; zeros if there are none."""
         inner = np.linspace(self.low, self.high, bins + 1)[1:-1]
         counts = np.bincount(np.digitize(found, inner), minlength=bins)
@@ -88,14 +88,14 @@ class Mean(_Ranges):
         return 1
 
     @override
-    def vector(self, found: Sequence[float]) -> Vector:
+    def vector(self, found: Sequence[float]) -> _Vector:
         if len(found) != 1:
             raise ValueError(f"a mean takes one number of each client, and the app returned {len(found)}")
         value = min(max(found[0], self.low), self.high)
         return np.array([2 * (value - self.low) / (self.high - self.low) - 1])
 
     @override
-    def read(self, mean: Vector, *, reports: int) -> float:
+    def read(self, mean: _Vector, *, reports: int) -> float:
         return self.low + (float(mean[0]) + 1) / 2 * (self.high - self.low)
 
 
@@ -107,7 +107,7 @@ class Counts(MetricKind):
     clients hold it: the app returns 1 or 0.
     """
 
-    bins: Bin = 1
+    bins: _BinCount = 1
 
     @property
     @override
@@ -115,14 +115,14 @@ class Counts(MetricKind):
         return self.bins
 
     @override
-    def vector(self, found: Sequence[float]) -> Vector:
+    def vector(self, found: Sequence[float]) -> _Vector:
         if len(found) != self.bins or min(found) < 0 or math.isinf(max(found)):
             raise ValueError(f"counts are {self.bins} finite numbers, none below 0")
-        shares: Vector = np.array(found) / max(1.0, sum(found))
+        shares: _Vector = np.array(found) / max(1.0, sum(found))
         return shares if self.bins > 1 else 2 * shares - 1  # both ends are equally far from the middle
 
     @override
-    def read(self, mean: Vector, *, reports: int) -> float | list[float]:
+    def read(self, mean: _Vector, *, reports: int) -> float | list[float]:
         found: list[float] = (reports * mean).tolist()
         return found if self.bins > 1 else (found[0] + reports) / 2
 
@@ -136,7 +136,7 @@ class Bins(_Ranges):
 
     low: Annotated[float, in_range()]
     high: Annotated[float, in_range()]
-    bins: Bin
+    bins: _BinCount
 
     @property
     @override
@@ -144,11 +144,11 @@ class Bins(_Ranges):
         return self.bins
 
     @override
-    def vector(self, found: Sequence[float]) -> Vector:
+    def vector(self, found: Sequence[float]) -> _Vector:
         return self.binned(found, bins=self.bins)
 
     @override
-    def read(self, mean: Vector, *, reports: int) -> list[float]:
+    def read(self, mean: _Vector, *, reports: int) -> list[float]:
         found: list[float] = (reports * mean).tolist()
         return found
 
@@ -183,12 +183,12 @@ class Quantiles(_Ranges):
         return _PARTS + _PARTS**2
 
     @override
-    def vector(self, found: Sequence[float]) -> Vector:
+    def vector(self, found: Sequence[float]) -> _Vector:
         fine = self.binned(found, bins=_PARTS**2)
         return np.concatenate([fine.reshape(_PARTS, _PARTS).sum(axis=1), fine])
 
     @override
-    def read(self, mean: Vector, *, reports: int) -> list[float]:
+    def read(self, mean: _Vector, *, reports: int) -> list[float]:
         from scipy.optimize import isotonic_regression  # clients do not need it
 
         coarse, fine = mean[:_PARTS], mean[_PARTS:].reshape(_PARTS, _PARTS)

@@ -31,7 +31,6 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.ledger import BudgetLedger
 from shuffle_plugins.mechanisms import PrivateSum, SumSpec
-from shuffle_plugins.mechanisms.registry import factory
 from shuffle_plugins.mechanisms.spec import Spec
 from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.shuffler import Shuffler
@@ -59,10 +58,11 @@ class QueryGrid(ShuffleGrid):
         metrics: what is told of the numbers that the app returns, by their name: ``(low, high)`` is the range
             of a :class:`Mean`; :class:`Counts`, :class:`Bins`, :class:`Quantiles`.
         cohort: fewest clients that must answer; every query is charged for so many.
-        epsilon: budget of all queries. Without a ``randomizer`` the sum of least noise is built for which
-            ``num_queries`` of them keep to it.
-        randomizer: name of a mechanism of one report, which needs ``local_epsilon`` and is shuffled; or a
-            :class:`~shuffle_plugins.mechanisms.PrivateSum`, for the length and radius of these metrics.
+        epsilon: most that one query may cost: the sum of least noise is built that keeps to it.
+        max_epsilon: budget of all queries, and of what else is in the ledger.
+        randomizer: in place of ``epsilon``, the name of a mechanism of one report, which is shuffled and needs
+            ``local_epsilon``; or a :class:`~shuffle_plugins.mechanisms.PrivateSum`, for the length and radius
+            of these metrics.
         honest_fraction: share of the clients that follow the protocol and do not help the adversary.
         shuffler, ledger, waiting: as of :class:`ShuffleStrategy`. With its ledger, or accountant, training
             and queries have one budget.
@@ -85,7 +85,7 @@ class QueryGrid(ShuffleGrid):
         cohort: int,
         delta: float,
         epsilon: float | None = None,
-        num_queries: int = 1,
+        max_epsilon: float | None = None,
         randomizer: str | PrivateSum | None = None,
         local_epsilon: float | None = None,
         honest_fraction: float = 1.0,
@@ -95,8 +95,11 @@ class QueryGrid(ShuffleGrid):
         waiting: Waiting | None = None,
     ) -> None:
         self._metrics = metrics_of(metrics)
+        if (epsilon is None) == (randomizer is None):
+            raise ValueError("give one of epsilon, of a query by a sum, and randomizer")
         if isinstance(randomizer, str):
-            norm = factory(randomizer).norm  # type: ignore[union-attr]
+            unit = mechanism_of(randomizer, local_epsilon=local_epsilon, clipping_norm=1.0)
+            norm = unit.build(dim=size_of(self._metrics)).norm
             radius = radius_of(self._metrics, norm)
             spec = mechanism_of(randomizer, local_epsilon=local_epsilon, clipping_norm=radius)
         elif local_epsilon is not None:
@@ -104,16 +107,10 @@ class QueryGrid(ShuffleGrid):
         elif randomizer is not None:
             spec = mechanism_of(randomizer, local_epsilon=None, clipping_norm=None)
             _check_fits(randomizer, self._metrics)
-        elif epsilon is None:
-            raise ValueError("give epsilon, or a randomizer")
         else:
+            assert epsilon is not None
             spec = _best_sum(
-                self._metrics,
-                cohort=cohort,
-                epsilon=epsilon,
-                delta=delta,
-                num_steps=num_queries,
-                honest_fraction=honest_fraction,
+                self._metrics, cohort=cohort, epsilon=epsilon, delta=delta, honest_fraction=honest_fraction
             )
         stage = stage_of(shuffler, mechanism=spec)
         super().__init__(grid, stage=stage)
@@ -125,7 +122,7 @@ class QueryGrid(ShuffleGrid):
             minimum_reports=cohort,
             stage=stage,
             delta=delta,
-            max_epsilon=epsilon,
+            max_epsilon=max_epsilon,
             adversary=Adversary.MODEL_OBSERVER,
             updates=Updates(),
             waiting=Waiting() if waiting is None else waiting,
@@ -136,7 +133,7 @@ class QueryGrid(ShuffleGrid):
         elif not isinstance(ledger, (BudgetLedger, FederatedAccountant)):
             ledger = BudgetLedger(ledger)
         self._record = SpendingRecord(ledger, settings=self.settings)
-        self._rounds = Rounds(self.settings, record=self._record, num_rounds=num_queries)
+        self._rounds = Rounds(self.settings, record=self._record)
         self._key = record
         if self._record.ledger is not None:
             self._record.ledger.claim(app=str(grid.run.fab_id), layout=None)
@@ -176,12 +173,13 @@ class QueryGrid(ShuffleGrid):
         ledger = self._record.ledger
         if ledger is not None and ledger.accountant().num_rounds != self.accountant.num_rounds:
             self._record.reload()  # another run or training had rounds in between
+        if not self._rounds.choose(self, [message.metadata.dst_node_id for message in sent]):
+            return []
         contents = [message.content for message in sent]
         copies = {id(content): copied(content) for content in contents}
         for message in sent:
             message.content = copies[id(message.content)]
         try:
-            self._rounds.choose(self, [message.metadata.dst_node_id for message in sent])
             number = self.accountant.num_rounds + 1
             self._rounds.begin(sent, server_round=number, asked=self._metrics)
             received = self._rounds.receive(super().send_and_receive(sent, timeout=timeout))
@@ -211,7 +209,7 @@ class QueryGrid(ShuffleGrid):
         )
 
     def statement(self, *, delta: float | None = None, unit: Unit = Unit.CLIENT) -> PrivacyStatement:
-        """Everything that has to be said beside the ε of the queries so far; as of :class:`ShuffleStrategy`."""
+        """Everything that has to be said beside the ε of the queries so far, as of a ShuffleStrategy."""
         settings, durable = self.settings, self._record.ledger is not None
         names = ", ".join(repr(metric.name) for metric in self._metrics)
         return PrivacyStatement.of(
@@ -231,7 +229,9 @@ class QueryGrid(ShuffleGrid):
                 DataAccess(
                     what="other runs on these clients' data",
                     cover=Cover.COVERED if durable else Cover.UNKNOWN,
-                    detail="covered are all in its ledger" if durable else "covered are those of its accountant",
+                    detail="covered are all in its ledger"
+                    if durable
+                    else "covered are those of its accountant",
                 ),
             ),
             target_epsilon=settings.max_epsilon,
@@ -249,8 +249,8 @@ def _check_fits(mechanism: PrivateSum, metrics: tuple[Metric, ...]) -> None:
     size, radius = size_of(metrics), radius_of(metrics, mechanism.norm)
     if mechanism.dim != size or mechanism.radius < radius:
         raise ValueError(
-            f"these metrics are vectors of {size} numbers in a ball of radius {radius:.6g} ({mechanism.norm}): "
-            f"build the sum with dim={size} and radius={radius!r}"
+            f"these metrics are vectors of {size} numbers, in a ball of radius {radius:.6g} in the norm "
+            f"{mechanism.norm}: build the sum with dim={size} and radius={radius!r}"
         )
 
 
@@ -260,7 +260,6 @@ def _best_sum(
     cohort: int,
     epsilon: float,
     delta: float,
-    num_steps: int,
     honest_fraction: float,
 ) -> Spec:
     """The sum of least noise for these metrics and this target."""
@@ -271,7 +270,6 @@ def _best_sum(
             cohort=cohort,
             epsilon=epsilon,
             delta=delta,
-            num_steps=num_steps,
             honest_fraction=honest_fraction,
         )
         for kind in (VectorSum,)

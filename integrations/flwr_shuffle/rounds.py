@@ -28,8 +28,8 @@ from flwr_shuffle.grids import (
     valid_sum,
 )
 from flwr_shuffle.messages import RECORD_KEY, Instruction, type_of
-from flwr_shuffle.settings import Invitation, Settings
 from flwr_shuffle.metrics import Metric, PrivateEvaluation
+from flwr_shuffle.settings import Invitation, Settings
 from flwr_shuffle.updates import (
     Layout,
     UpdateTerms,
@@ -229,7 +229,20 @@ class Rounds:
         self._note_connected(candidates)
         cohort = settings.sampling.draw(candidates)
         _log.info("%s: invited %d clients of %d", step, len(cohort), len(candidates))
-        needed = settings.fewest_reports
+        return cohort if self._enough(cohort, of=len(candidates), grid=grid, step=step) else []
+
+    def choose(self, grid: ShuffleGrid, nodes: Sequence[int]) -> bool:
+        """Take those clients whom the user's own code writes to, if they are enough; as none was drawn,
+        sampling hides none.
+        """
+        self._sent = None
+        self._record.settle()
+        grid.open()
+        self._note_connected(grid.get_node_ids())
+        return self._enough(nodes, of=len(nodes), grid=grid, step="query")
+
+    def _enough(self, cohort: Sequence[int], *, of: int, grid: Grid, step: str) -> bool:
+        needed = self._settings.fewest_reports
         if len(cohort) < needed:
             _log.warning(
                 "%s: %d clients drawn, %d needed (%s); left out. Invite more, or lower that minimum",
@@ -237,20 +250,12 @@ class Rounds:
                 len(cohort),
                 needed,
                 "minimum of the stage, or shuffle-min-batch of its nodes"
-                if needed == settings.stage.minimum
+                if needed == self._settings.stage.minimum
                 else "minimum_reports, or the clients of the sum",
             )
-            return []
-        self._run, self._connected = str(grid.run.run_id), len(candidates)
-        return cohort
-
-    def choose(self, grid: ShuffleGrid, nodes: Sequence[int]) -> None:
-        """Take those clients whom the user's own code writes to: nobody is drawn, and sampling hides nobody."""
-        self._sent = None
-        self._record.settle()
-        grid.open()
-        self._note_connected(grid.get_node_ids())
-        self._run, self._connected = str(grid.run.run_id), len(nodes)
+            return False
+        self._run, self._connected = str(grid.run.run_id), of
+        return True
 
     def begin(
         self,
@@ -296,7 +301,9 @@ class Rounds:
             mixers=stage.mixers,
             **what,
         )
-        layout = Layout(()) if isinstance(asked, tuple) else Layout.of(arrays, trained=instruction.update.trained)
+        layout = (
+            Layout(()) if isinstance(asked, tuple) else Layout.of(arrays, trained=instruction.update.trained)
+        )
         mechanism = instruction.mechanism.build(dim=instruction.report_dim(layout.dim))
         instruction = replace(instruction, shared=stage.shared(mechanism, clients=len(messages)))
         fewest, samples = instruction.minimum, instruction.samples_per_client

@@ -19,7 +19,7 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shuffle_plugins.core.checks import Count, Fraction, Positive, Ranged, in_range, whole_number
+from shuffle_plugins.core.checks import Count, Fraction, Positive, Ranged, whole_number
 from shuffle_plugins.core.rows import adapted_norm
 from shuffle_plugins.mechanisms import Norm, PrivateSum
 
