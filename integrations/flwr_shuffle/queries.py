@@ -60,9 +60,9 @@ class QueryGrid(ShuffleGrid):
         cohort: fewest clients that must answer; every query is charged for so many.
         epsilon: most that one query may cost: the sum of least noise is built that keeps to it.
         max_epsilon: budget of all queries, and of what else is in the ledger.
-        randomizer: in place of ``epsilon``, the name of a mechanism of one report, which is shuffled and needs
-            ``local_epsilon``; or a :class:`~shuffle_plugins.mechanisms.PrivateSum`, for the length and radius
-            of these metrics.
+        randomizer: in place of ``epsilon``: the name of a mechanism of one report, which is shuffled and
+            needs ``local_epsilon``; or a :class:`~shuffle_plugins.mechanisms.PrivateSum`, for the length and
+            radius of these metrics.
         honest_fraction: share of the clients that follow the protocol and do not help the adversary.
         shuffler, ledger, waiting: as of :class:`ShuffleStrategy`. With its ledger, or accountant, training
             and queries have one budget.

@@ -178,7 +178,7 @@ def test_the_standard_error_is_that_of_the_sums_that_clients_make(metrics: Any) 
     mechanism = grid.settings.mechanism.build(dim=size_of(asked))
     contents = [RecordDict({"m": MetricRecord(held(place))}) for place in range(30)]
     vectors = torch.stack([vector_of(asked, content, failed_share=0.0) for content in contents])
-    draws = 200
+    draws = 60
     sums = torch.stack([mechanism.randomize_sum(vectors) for _ in range(draws)])
     error = (sums - vectors.sum(dim=0)).double()
     stated = math.sqrt(mechanism.worst_variance / mechanism.dim)

@@ -35,7 +35,7 @@ class Frame(dict[str, NDArray[np.float64]]):
 def flowers() -> Frame:
     """All of them."""
     drawn = np.random.default_rng(150)
-    return Frame({name: drawn.normal(*law, FLOWERS).round(1) for name, law in COLUMNS.items()})
+    return Frame({name: drawn.normal(*law, FLOWERS).round(1).clip(2, 10) for name, law in COLUMNS.items()})
 
 
 class _Partition:
