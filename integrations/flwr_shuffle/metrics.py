@@ -56,6 +56,11 @@ class MetricKind(Ranged, ABC):
     def read(self, mean: _Vector, *, reports: int) -> float | list[float]:
         """What the entries' mean over so many clients says."""
 
+    def error(self, noise: float, *, reports: int) -> float:
+        """Standard error of what is told, from that of the sum of one entry over so many clients."""
+        del reports
+        return noise
+
 
 class _Ranges(MetricKind):
     """A kind with a public range; a number outside counts as the nearer end."""
@@ -98,6 +103,10 @@ class Mean(_Ranges):
     def read(self, mean: _Vector, *, reports: int) -> float:
         return self.low + (float(mean[0]) + 1) / 2 * (self.high - self.low)
 
+    @override
+    def error(self, noise: float, *, reports: int) -> float:
+        return noise / reports / 2 * (self.high - self.low)
+
 
 @dataclass(frozen=True)
 class Counts(MetricKind):
@@ -125,6 +134,10 @@ class Counts(MetricKind):
     def read(self, mean: _Vector, *, reports: int) -> float | list[float]:
         found: list[float] = (reports * mean).tolist()
         return found if self.bins > 1 else (found[0] + reports) / 2
+
+    @override
+    def error(self, noise: float, *, reports: int) -> float:
+        return noise if self.bins > 1 else noise / 2
 
 
 @dataclass(frozen=True)
@@ -199,6 +212,11 @@ class Quantiles(_Ranges):
         found: list[float] = np.interp(wanted, np.concatenate([[0.0], below]), edges).tolist()
         return found
 
+    @override
+    def error(self, noise: float, *, reports: int) -> float:
+        """Of the share of clients below a quantile: at most 2.75 entries', in the middle of the range."""
+        return 2.75 * noise / reports
+
 
 @dataclass(frozen=True, kw_only=True)
 class Metric(Ranged):
@@ -251,6 +269,11 @@ def vector_of(metrics: Iterable[Metric], content: RecordDict, *, failed_share: f
         found = [failed_share] if failed else numbers_in(content, metric.name)
         vectors.append(metric.kind.vector(found))
     return torch.from_numpy(np.concatenate(vectors)).float().clamp_(-1, 1)
+
+
+def errors_of(metrics: Iterable[Metric], noise: float, *, reports: int) -> MetricRecord:
+    """Standard errors of what :func:`record_of` gives, from that of the sum of one entry."""
+    return MetricRecord({each.name: each.kind.error(noise, reports=reports) for each in metrics})
 
 
 def record_of(metrics: Iterable[Metric], mean: Tensor, *, reports: int) -> MetricRecord:

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from flwr.app import Message, MessageType, MetricRecord, RecordDict
 
@@ -16,8 +17,8 @@ from typing_extensions import override
 
 from flwr_shuffle.grids import ShuffleGrid, ShuffleStage, Waiting
 from flwr_shuffle.messages import copied, type_of
-from flwr_shuffle.metrics import Metric, MetricKind, metrics_of, radius_of, record_of, size_of
-from flwr_shuffle.rounds import Rounds, SentRound, SpendingRecord
+from flwr_shuffle.metrics import Metric, MetricKind, errors_of, metrics_of, radius_of, record_of, size_of
+from flwr_shuffle.rounds import Rounds, SpendingRecord
 from flwr_shuffle.settings import FixedSize, Settings, mechanism_of, stage_of, trust_of
 from flwr_shuffle.updates import Updates
 from shuffle_plugins.accounting import (
@@ -37,7 +38,7 @@ from shuffle_plugins.shuffler import Shuffler
 
 _log = logging.getLogger("flwr")
 
-PRIVACY_KEY = "privacy"  # of the record beside the answers that says what they cost and how exact they are
+PRIVACY_KEY, ERRORS_KEY = "privacy", "standard_errors"  # of the records beside the answers
 
 
 class QueryGrid(ShuffleGrid):
@@ -46,10 +47,10 @@ class QueryGrid(ShuffleGrid):
     Messages of type ``query`` that a script gives to :meth:`send_and_receive` together are one query. What
     each client's app returns as a :class:`~flwr.app.MetricRecord` is brought into public ranges, and goes
     through the stage, limits and ledgers of a round of training. One reply comes back in place of all, with
-    a record of the same form: of counts how many clients hold each, of a mean the mean. A second record,
-    ``"privacy"``, has ``reports``, ``epsilon-observer`` and ``epsilon-server`` as in training, and
-    ``standard-error``, the noise's deviation in a count. With fewer answers than ``cohort`` there is no
-    reply. Other messages pass as they are. docs/guides/queries.md is the manual.
+    a record of the same form: of counts how many clients hold each, of a mean the mean. ``"standard_errors"``
+    has the noise's deviation in each (of quantiles in the share of clients below), and ``"privacy"`` has
+    ``reports``, ``epsilon-observer`` and ``epsilon-server`` as in training. With fewer answers than
+    ``cohort`` there is no reply. Other messages pass as they are. docs/guides/queries.md is the manual.
 
     Every ε is certified, for replace-one neighbours: all that one client holds is exchanged. Whom a script
     writes to is not drawn here, so sampling earns nothing.
@@ -58,7 +59,8 @@ class QueryGrid(ShuffleGrid):
         metrics: what is told of the numbers that the app returns, by their name: ``(low, high)`` is the range
             of a :class:`Mean`; :class:`Counts`, :class:`Bins`, :class:`Quantiles`.
         cohort: fewest clients that must answer; every query is charged for so many.
-        epsilon: most that one query may cost: the sum of least noise is built that keeps to it.
+        epsilon: what ``num_queries`` queries may cost together: of the sums that keep to it the one of least
+            noise is built.
         max_epsilon: budget of all queries, and of what else is in the ledger.
         randomizer: in place of ``epsilon``: the name of a mechanism of one report, which is shuffled and
             needs ``local_epsilon``; or a :class:`~shuffle_plugins.mechanisms.PrivateSum`, for the length and
@@ -85,6 +87,7 @@ class QueryGrid(ShuffleGrid):
         cohort: int,
         delta: float,
         epsilon: float | None = None,
+        num_queries: int = 1,
         max_epsilon: float | None = None,
         randomizer: str | PrivateSum | None = None,
         local_epsilon: float | None = None,
@@ -96,7 +99,7 @@ class QueryGrid(ShuffleGrid):
     ) -> None:
         self._metrics = metrics_of(metrics)
         if (epsilon is None) == (randomizer is None):
-            raise ValueError("give one of epsilon, of a query by a sum, and randomizer")
+            raise ValueError("give one of epsilon, for a sum, and randomizer")
         if isinstance(randomizer, str):
             unit = mechanism_of(randomizer, local_epsilon=local_epsilon, clipping_norm=1.0)
             norm = unit.build(dim=size_of(self._metrics)).norm
@@ -110,7 +113,12 @@ class QueryGrid(ShuffleGrid):
         else:
             assert epsilon is not None
             spec = _best_sum(
-                self._metrics, cohort=cohort, epsilon=epsilon, delta=delta, honest_fraction=honest_fraction
+                self._metrics,
+                cohort=cohort,
+                epsilon=epsilon,
+                delta=delta,
+                num_steps=num_queries,
+                honest_fraction=honest_fraction,
             )
         stage = stage_of(shuffler, mechanism=spec)
         super().__init__(grid, stage=stage)
@@ -191,22 +199,22 @@ class QueryGrid(ShuffleGrid):
             return []
         asked, total = received
         self._record.complete(asked.instruction.token, checkpoint=None)
-        told = record_of(self._metrics, asked.mean(total), reports=total.reports)
-        _log.info("query: %d reports; %s", total.reports, self._record)
-        content = RecordDict({self._key: told, PRIVACY_KEY: self._privacy(asked, total.reports)})
-        return [Message(content, dst_node_id=SUPERLINK_NODE_ID, message_type=MessageType.QUERY)]
-
-    def _privacy(self, asked: SentRound, reports: int) -> MetricRecord:
-        mechanism = asked.invitation.mechanism
+        reports, mechanism = total.reports, asked.invitation.mechanism
         variance = mechanism.worst_variance * (1 if mechanism.must_be_summed else reports)
-        return MetricRecord(
+        _log.info("query: %d reports; %s", reports, self._record)
+        privacy = {
+            "reports": reports,
+            "epsilon-observer": self._record.spent(Adversary.MODEL_OBSERVER),
+            "epsilon-server": self._record.spent(Adversary.SERVER),
+        }
+        content = RecordDict(
             {
-                "reports": reports,
-                "epsilon-observer": self._record.spent(Adversary.MODEL_OBSERVER),
-                "epsilon-server": self._record.spent(Adversary.SERVER),
-                "standard-error": math.sqrt(variance / mechanism.dim),
+                self._key: record_of(self._metrics, asked.mean(total), reports=reports),
+                ERRORS_KEY: errors_of(self._metrics, math.sqrt(variance / mechanism.dim), reports=reports),
+                PRIVACY_KEY: MetricRecord(privacy),
             }
         )
+        return [Message(content, dst_node_id=SUPERLINK_NODE_ID, message_type=MessageType.QUERY)]
 
     def statement(self, *, delta: float | None = None, unit: Unit = Unit.CLIENT) -> PrivacyStatement:
         """Everything that has to be said beside the ε of the queries so far, as of a ShuffleStrategy."""
@@ -254,24 +262,10 @@ def _check_fits(mechanism: PrivateSum, metrics: tuple[Metric, ...]) -> None:
         )
 
 
-def _best_sum(
-    metrics: tuple[Metric, ...],
-    *,
-    cohort: int,
-    epsilon: float,
-    delta: float,
-    honest_fraction: float,
-) -> Spec:
+def _best_sum(metrics: tuple[Metric, ...], **target: Any) -> Spec:
     """The sum of least noise for these metrics and this target."""
+    dim = size_of(metrics)
     found = [
-        kind.calibrated(
-            dim=size_of(metrics),
-            radius=radius_of(metrics, kind.norm),
-            cohort=cohort,
-            epsilon=epsilon,
-            delta=delta,
-            honest_fraction=honest_fraction,
-        )
-        for kind in (VectorSum,)
+        kind.calibrated(dim=dim, radius=radius_of(metrics, kind.norm), **target) for kind in (VectorSum,)
     ]
     return SumSpec(protocol=min(found, key=lambda each: each.worst_variance))

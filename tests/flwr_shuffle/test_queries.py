@@ -37,7 +37,7 @@ from sharing_run import SharedRun
 from strategy_harness import MODEL, record, shuffled, train
 from thinning import first_fast
 
-from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedRound
+from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedRound, ShuffleAccountant
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger, LedgerError
 from shuffle_plugins.mechanisms import MechanismSpec, Norm
 from shuffle_plugins.protocols import VectorSum
@@ -158,8 +158,31 @@ def test_a_query_tells_what_there_is() -> None:
     assert told["height"] == pytest.approx(1.5, abs=0.03)
     assert told["income"] == pytest.approx([251, 501, 901], abs=60)
     assert privacy["reports"] == CLIENTS
+    assert sorted(reply.content["standard_errors"]) == sorted(EVERYTHING)
     seen = [message.content["question"]["year"] for message in grid.seen if "question" in message.content]
     assert seen == [2026] * CLIENTS  # what the script asks reaches the app
+
+
+@pytest.mark.parametrize("kind", [Mean(-3, 5), Counts(), Counts(4), Bins(0, 1, 4), Quantiles(0, 1)])
+def test_errors_are_stated_in_units_of_what_is_told(kind: Any) -> None:
+    """A quantile's is that in the middle of its range, and less where counts are kept from falling."""
+    draw, reports, noise = np.random.default_rng(7), 10_000, 20.0
+    spread = np.linspace(0, 1, 1 << 12, endpoint=False).tolist()
+    mean = kind.vector(spread) if isinstance(kind, (Bins, Quantiles)) else np.zeros(kind.size)
+    noisy = mean + draw.normal(0, noise / reports, (4000, kind.size))
+    told = [kind.read(each, reports=reports) for each in noisy]
+    exact = kind.read(mean, reports=reports)
+    found = float(np.sqrt(np.mean((np.array(told) - exact) ** 2))) / kind.error(noise, reports=reports)
+    assert (0.7 if isinstance(kind, Quantiles) else 0.93) < found < 1.07
+
+
+def test_several_queries_can_have_one_target() -> None:
+    alone, among = summed(grid_of()), summed(grid_of(), num_queries=4)
+    mechanisms = [grid.settings.mechanism.build(dim=10) for grid in (alone, among)]
+    assert 2 < mechanisms[1].worst_variance / mechanisms[0].worst_variance <= 16
+    accountant = ShuffleAccountant()
+    accountant.step(mechanisms[1].round(population=30, cohort=30), num_steps=4)
+    assert 0.95 < accountant.epsilon(1e-5).upper <= 1.0
 
 
 def test_replies_hold_a_report_and_nothing_else() -> None:
@@ -172,7 +195,7 @@ def test_replies_hold_a_report_and_nothing_else() -> None:
 
 
 @first_fast("metrics", [AGES, EVERYTHING])
-def test_the_standard_error_is_that_of_the_sums_that_clients_make(metrics: Any) -> None:
+def test_standard_errors_are_those_of_the_sums_that_clients_make(metrics: Any) -> None:
     asked = metrics_of(metrics)
     grid = summed(grid_of(), metrics)
     mechanism = grid.settings.mechanism.build(dim=size_of(asked))
@@ -429,7 +452,7 @@ def test_aggregators_add_up_what_nobody_sees(tmp_path: Path, verified: bool) -> 
     nodes = list(grid.get_node_ids())
     assert nodes == run.nodes[2:]  # aggregators are no clients
     [reply] = ask(grid, nodes)
-    stated = reply.content["privacy"]["standard-error"]
+    stated = reply.content["standard_errors"]["age"]
     assert reply.content["privacy"]["reports"] == 6
     ages = reply.content["query_results"]["age"]
     assert ages[:3] == pytest.approx([4, 2, 0], abs=7 * max(stated, 1))
