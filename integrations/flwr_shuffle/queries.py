@@ -66,7 +66,7 @@ class QueryGrid(ShuffleGrid):
             needs ``local_epsilon``; or a :class:`~shuffle_plugins.mechanisms.PrivateSum`, for the length and
             radius of these metrics.
         honest_fraction: share of the clients that follow the protocol and do not help the adversary.
-        shuffler, ledger, waiting: as of :class:`ShuffleStrategy`. With its ledger, or accountant, training
+        shuffler, ledger: as of :class:`ShuffleStrategy`. With its ledger, or accountant, training
             and queries have one budget.
         record: name of the record of answers.
 
@@ -95,7 +95,6 @@ class QueryGrid(ShuffleGrid):
         shuffler: ShuffleStage | Shuffler | None = None,
         ledger: BudgetLedger | FederatedAccountant | str | os.PathLike[str] | None = None,
         record: str = "query_results",
-        waiting: Waiting | None = None,
     ) -> None:
         self._metrics = metrics_of(metrics)
         if (epsilon is None) == (randomizer is None):
@@ -133,7 +132,7 @@ class QueryGrid(ShuffleGrid):
             max_epsilon=max_epsilon,
             adversary=Adversary.MODEL_OBSERVER,
             updates=Updates(),
-            waiting=Waiting() if waiting is None else waiting,
+            waiting=Waiting(),
             evaluation=None,
         )
         if ledger is None:
@@ -202,16 +201,14 @@ class QueryGrid(ShuffleGrid):
         reports, mechanism = total.reports, asked.invitation.mechanism
         variance = mechanism.worst_variance * (1 if mechanism.must_be_summed else reports)
         _log.info("query: %d reports; %s", reports, self._record)
-        privacy = {
-            "reports": reports,
-            "epsilon-observer": self._record.spent(Adversary.MODEL_OBSERVER),
-            "epsilon-server": self._record.spent(Adversary.SERVER),
-        }
+        privacy = MetricRecord({"reports": reports})
+        privacy["epsilon-observer"] = self._record.spent(Adversary.MODEL_OBSERVER)
+        privacy["epsilon-server"] = self._record.spent(Adversary.SERVER)
         content = RecordDict(
             {
                 self._key: record_of(self._metrics, asked.mean(total), reports=reports),
                 ERRORS_KEY: errors_of(self._metrics, math.sqrt(variance / mechanism.dim), reports=reports),
-                PRIVACY_KEY: MetricRecord(privacy),
+                PRIVACY_KEY: privacy,
             }
         )
         return [Message(content, dst_node_id=SUPERLINK_NODE_ID, message_type=MessageType.QUERY)]
