@@ -271,6 +271,7 @@ def test_training_and_queries_have_one_budget(tmp_path: Path) -> None:
         assert strategy.accountant.num_rounds == 3
         ask(grid)
         assert grid.accountant.num_rounds == 4
+        assert loud(clients, AGES, ledger=ledger).accountant.num_rounds == 4
         other = {"w": np.zeros(3, np.float32)}
         with pytest.raises(LedgerError, match="other arrays"):
             shuffled(ledger=ledger, population=CLIENTS).start(clients, record(other), num_rounds=3)
