@@ -29,6 +29,7 @@ from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 from flwr_shuffle import Counts, InProcessGrid, MechanismSpec, QueryGrid
 from processes import Deployment, wait_for
+from thinning import first_fast
 
 from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedRound
 from shuffle_plugins.ledger import BudgetLedger, RoundState
@@ -259,7 +260,7 @@ def check_histograms(log: str, *, private: bool) -> None:
         assert log.count(f"{PLANTS} reports; ε ≤") == ROUNDS
 
 
-@pytest.mark.parametrize("private", [False, True])
+@first_fast("private", [False, True])
 def test_quickstart_pandas_in_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, private: bool
 ) -> None:
