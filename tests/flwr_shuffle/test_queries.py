@@ -303,6 +303,14 @@ def test_clients_that_all_refuse_end_the_script_with_their_reasons() -> None:
         ask(summed(grid_of(limits=shy)))
 
 
+def test_a_query_beyond_the_clients_budgets_is_refused_by_them_whatever_the_servers_budget_is() -> None:
+    grid = loud(grid_of(limits=ClientLimits(max_local_epsilon=500.0, max_total_local_epsilon=700.0)), AGES)
+    assert len(ask(grid)) == 1
+    with pytest.raises(ClientsRefused, match="40: shuffle: the round would exceed the client's total"):
+        ask(grid)
+    assert grid.spending().num_rounds == 1  # nobody sent anything
+
+
 def test_a_query_that_is_cut_off_counts() -> None:
     clients = grid_of(limits=SUMS)
     grid = summed(clients)
@@ -447,9 +455,8 @@ def test_a_sum_of_ones_own_must_fit_the_metrics() -> None:
 def test_aggregators_add_up_what_nobody_sees(tmp_path: Path, verified: bool) -> None:
     run = SharedRun(folder=tmp_path)
     run.app.query()(query)
-    mechanism = VectorSum.with_noise(dim=10, cohort=4, noise_multiplier=0.2, overhead=0.3)
     stage = run.new_stage(verified=verified)
-    grid = QueryGrid(run.grid, AGES, cohort=4, delta=1e-3, randomizer=mechanism, shuffler=stage)
+    grid = QueryGrid(run.grid, AGES, cohort=4, delta=1e-3, epsilon=8.0, shuffler=stage)
     nodes = list(grid.get_node_ids())
     assert nodes == run.nodes[2:]  # aggregators are no clients
     [reply] = ask(grid, nodes)
@@ -464,8 +471,7 @@ def test_a_server_that_tells_one_client_other_bins_gets_nothing_of_it(tmp_path: 
     """What is sealed is bound to the whole instruction, so that aggregators find it not good."""
     run = SharedRun(folder=tmp_path)
     run.app.query()(query)
-    mechanism = VectorSum.with_noise(dim=10, cohort=4, noise_multiplier=0.2, overhead=0.3)
-    grid = QueryGrid(run.grid, AGES, cohort=4, delta=1e-3, randomizer=mechanism, shuffler=run.stage)
+    grid = QueryGrid(run.grid, AGES, cohort=4, delta=1e-3, epsilon=8.0, shuffler=run.stage)
     victim = run.nodes[2]
 
     def lying(messages: list[Message]) -> list[Message]:
