@@ -8,6 +8,11 @@ from .frequencies import FrequencyEstimation as FrequencyEstimation
 from .heavy_hitters import FoundValues as FoundValues
 from .heavy_hitters import HeavyHitters as HeavyHitters
 from .heavy_hitters import PrefixQuestion as PrefixQuestion
+from .laplace import LaplaceHistogram as LaplaceHistogram
+from .laplace import LaplaceQuantiles as LaplaceQuantiles
+from .laplace import LaplaceScalarSum as LaplaceScalarSum
+from .laplace import LaplaceVectorSum as LaplaceVectorSum
+from .laplace import NumberDistribution as NumberDistribution
 from .shares import SplitSum as SplitSum
 from .sums import Histogram as Histogram
 from .sums import Intervals as Intervals

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from typing_extensions import override
 
@@ -570,8 +570,17 @@ class Intervals:
     simultaneous: bool
 
 
-class HistogramProtocol(LabelledSum[_R]):
+class HistogramProtocol(SummingProtocol[_R]):
     """A sum whose total is a histogram: its errors, from the law of one category's noise."""
+
+    if TYPE_CHECKING:  # the sum that it is mixed into has them
+
+        @property
+        def labels(self) -> int:
+            """How many counts there are."""
+
+        def senders(self, total: Any) -> int:
+            """How many clients a tally is of."""
 
     @abstractmethod
     def _reach(self, error: float, *, reports: int) -> float:
@@ -606,7 +615,7 @@ class HistogramProtocol(LabelledSum[_R]):
 
     @override
     def estimate(self, total: Tensor | Tally, *, reports: int | None = None) -> Histogram:
-        count = self.senders(total) if reports is None else reports
+        count = self.senders(total) if reports is None else checks.whole("reports", reports, at_least=0)
         return Histogram(
             counts=self._sum(total, reports=count),
             reports=count,

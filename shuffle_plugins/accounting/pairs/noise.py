@@ -1,6 +1,6 @@
-"""The noise of sums: fair coins and crowds' bits through the Gaussians that cover them.
+"""The noise of sums: coins and crowds' bits through Gaussians that cover them, shares of Laplace noise.
 
-Proofs: ``docs/proofs/sums.md``, "The cover", and ``docs/proofs/counts.md``.
+Proofs: ``docs/proofs/sums.md``, and ``docs/proofs/counts.md``.
 """
 
 from __future__ import annotations
@@ -555,3 +555,22 @@ def _shift(laws: Iterable[_Law], *, start: float) -> float:
             middle = math.sqrt(short * shift)
             short, shift = (short, middle) if law.within(middle) else (middle, shift)
     return shift if checked else math.inf
+
+
+@lru_cache(maxsize=256)
+def shared_laplace_loss(*, rate: float, shape: float, shift: int) -> float:
+    """log p(0)/p(shift) of the difference of two Pólya numbers of this shape in (0, 1], rounded up.
+
+    That is the largest privacy loss between two sums ``shift`` steps apart whose noise it is. p is to a
+    constant Σ_j w(j)·w(j + k), with w(j) = (shape)_j/j!·e^(−rate·j).
+    """
+    terms = math.ceil(60 / rate) + 2  # of each sum: beyond lies less than e^-100 of it
+    if terms + shift > 1 << 26:
+        raise ValueError(
+            f"noise that falls by {rate:.3g} a step is too wide to account for: use fewer levels"
+        )
+    j = np.arange(1, terms + shift, dtype=np.float64)
+    weights = np.exp(np.append(0.0, np.cumsum(np.log1p((shape - 1) / j))) - rate * np.append(0.0, j))
+    here = float(weights[:terms] @ weights[:terms])
+    there = float(weights[:terms] @ weights[shift:])
+    return (math.log(here) - math.log(there)) * (1 + 1e-9) + 1e-9
