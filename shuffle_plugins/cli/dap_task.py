@@ -7,6 +7,11 @@ from typing import Annotated, Any
 from shuffle_plugins.cli import commands, output
 from shuffle_plugins.cli.commands import choice_option, number_option, option, whole_option
 
+_PROTOCOLS = (
+    *("counted-unary", "laplace-histogram", "laplace-vector-sum"),
+    *("histogram-sum", "unary-l1-sum", "vector-sum"),
+)
+
 
 def dap_task_command(
     *,
@@ -19,11 +24,7 @@ def dap_task_command(
         choice_option(
             "--protocol NAME",
             "Which sum",
-            dict.fromkeys(
-                "counted-unary laplace-histogram laplace-vector-sum "
-                "histogram-sum unary-l1-sum vector-sum".split(),
-                "",
-            ),
+            dict.fromkeys(_PROTOCOLS, ""),
         ),
     ] = "counted-unary",
     encoding: Annotated[

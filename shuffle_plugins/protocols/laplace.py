@@ -200,6 +200,10 @@ class LaplaceHistogram(HistogramProtocol[LaplaceRound], LaplaceSum):
         """How many counts there are."""
         return self.categories
 
+    def senders(self, total: Tensor) -> int:
+        """A ValueError: a sum says nothing of it."""
+        raise ValueError("a total alone does not say how many clients it is of: pass reports=")
+
     @override
     def _reach(self, error: float, *, reports: int) -> float:
         return _quantile(self.noise, self.cohort, error) / self.levels
@@ -287,7 +291,9 @@ class LaplaceQuantiles(LaplaceSum):
     @override
     def estimate(self, total: Tensor, *, reports: int | None = None) -> NumberDistribution:
         count = checks.whole("reports", reports)
-        parts = self._numbers(total).split([2 << level for level in range(self.leaves.bit_length() - 1)])
+        parts = torch.split(
+            self._numbers(total), [2 << level for level in range(self.leaves.bit_length() - 1)]
+        )
         agreed = [parts[-1]]  # each node's best guess from below, leaves first
         for above, part in enumerate(reversed(parts[:-1]), start=2):
             children = agreed[-1].view(-1, 2).sum(dim=1)

@@ -228,7 +228,7 @@ class OneHot(Lattice):
 
 @dataclass(frozen=True, kw_only=True)
 class Dyadic(Lattice):
-    """A number in [lower, upper] as one step in each of log2(leaves) histograms, of 2, 4, …, ``leaves`` cells.
+    """A number in [lower, upper] as one step in each of some histograms, of 2, 4, …, ``leaves`` cells.
 
     They stand one after the other; numbers outside are brought inside, and one that is not a number counts as
     ``lower``. Nothing is rounded beyond the cell.
@@ -262,6 +262,7 @@ class Dyadic(Lattice):
         return 1 / self.levels
 
     @property
+    @override
     def sensitivity(self) -> float:
         return math.nextafter(self.diameter, math.inf)
 

@@ -580,7 +580,9 @@ class HistogramProtocol(SummingProtocol[_R]):
             """How many counts there are."""
 
         def senders(self, total: Any) -> int:
-            """How many clients a tally is of."""
+            """How many clients a tally is of; a ValueError if it does not say so."""
+
+        def _sum(self, total: Any, *, reports: int | None = None) -> Tensor: ...
 
     @abstractmethod
     def _reach(self, error: float, *, reports: int) -> float:
