@@ -293,7 +293,7 @@ class PolyaLaw(CountLaw):
     @override
     def most(self) -> float:
         width = PROBABILITY_BITS * math.log(2) + float(self.shape) * (1 + log_of_one_less(self.rate))
-        return 2 * width / self.rate
+        return 2 * width / self.rate if self.shape <= 1 << 16 else math.inf
 
 
 @dataclass(frozen=True, kw_only=True)

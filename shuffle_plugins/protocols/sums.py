@@ -100,8 +100,8 @@ class ShuffleProtocol(Ranged, Reporter):
 
     @property
     @abstractmethod
-    def messages_per_client(self) -> int:
-        """Messages that a client's report stands for."""
+    def messages_per_client(self) -> float:
+        """Messages that a client's report stands for, on average."""
 
     @abstractmethod
     def messages(self, reports: Reports) -> list[Reports]:

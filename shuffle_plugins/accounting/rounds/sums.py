@@ -36,6 +36,8 @@ from shuffle_plugins.accounting.pairs.noise import (
     has_binomial_instance,
     log_ratio,
     participation_losses,
+    poisson_masses,
+    poisson_profile,
     profile_reach,
     score_cover,
     shared_laplace_loss,
@@ -58,6 +60,7 @@ from shuffle_plugins.core.checks import (
 
 _MOST_LISTED_LOSSES = 1 << 11
 _ROUNDOFF = 1e-12
+_LARGEST_DECOY_LOSS = 600.0  # e to this power, times a mass, is a float
 _ROOT_2 = math.sqrt(2)
 
 
@@ -465,6 +468,69 @@ class LaplaceRound(Round):
             return alone
         return sampled_instance(
             [alone], [self._times], sampling_rate=rate, resolution=resolution, exchanged=exchanged
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoyRound(Round):
+    """A round of shuffled categories among which clients have hidden decoys (``docs/proofs/tags.md``).
+
+    What is seen is, up to total variation ``distance``, a function of how often each category was sent: by
+    the clients who hold it, and as a decoy, a Poisson number of mean ``decoys``, independently in each.
+    Replacing a client moves two of these counts by one, and its ε is that of these two.
+
+    Attributes:
+        decoys: of each category, expected of the clients who follow the protocol together.
+    """
+
+    cohort: int
+    decoys: Positive
+    distance: Fraction = 0.0
+
+    KIND: ClassVar[str] = "decoys"
+    SOURCE: ClassVar[str] = "shuffle_plugins, docs/proofs/tags.md"
+    pair_name = "two Poisson counts"
+    seen = "all messages without senders and in random order"
+
+    @property
+    @override
+    def description(self) -> str:
+        return f"shuffled categories with {self.decoys:.6g} decoys of each"
+
+    @property
+    @override
+    def replacement_distance(self) -> float:
+        return self.distance
+
+    @override
+    def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
+        # Losses are log(a/b), of deviation √(2/decoys); the profile ends where b = 0 is all that is left.
+        deviation = math.sqrt(2 / self.decoys)
+        largest = min(14 * deviation + 40 / self.decoys, 3.0 + math.log1p(self.decoys), _LARGEST_DECOY_LOSS)
+        points = min(math.ceil(2 * resolution.cells * largest / deviation) + 2, 4_000)
+        losses = np.linspace(0.0, largest, points)
+        deltas = poisson_profile(losses, mean=self.decoys)
+        return profile_losses(losses, deltas, resolution=resolution, sampling_rate=self.sampling_rate)
+
+    @property
+    @override
+    def lower_families(self) -> tuple[str, ...]:
+        return ("two counts instance",) if self.decoys <= 1 << 12 else ()  # what can be listed
+
+    @override
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
+        """Everybody else holds x', and the client x (P, if it takes part) or x'."""
+        if exchanged:
+            return lower_losses(self, family, resolution).reversed()
+        _, masses, _ = poisson_masses(self.decoys)
+        still, moved = np.append(masses, 0.0), np.append(0.0, masses)
+        away, stays = np.outer(moved, still).ravel(), np.outer(still, moved).ravel()
+        listed = away + stays > 1e-25  # of all others together some 1e-20 at most
+        p, q = self.sampling_rate * away + (1 - self.sampling_rate) * stays, stays
+        return finite_losses(
+            None, p[listed], q[listed], missing=0.0, kind="lower", resolution=resolution, symmetric=False
         )
 
 
