@@ -174,6 +174,11 @@ class DecoyHistogram(HistogramProtocol[DecoyRound]):
         return 1.0 + self.most_decoys
 
     @override
+    def exceeding(self, least: float) -> float:
+        mean = self.cohort * self.decoys / self.honest_cohort
+        return float(stats.poisson(mean).sf(math.ceil(mean + least) - 1))
+
+    @override
     def _reach(self, error: float, *, reports: int) -> float:
         noise = stats.poisson(reports * self.decoys / self.honest_cohort)
         mean = noise.mean()

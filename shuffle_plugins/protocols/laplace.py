@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +17,7 @@ from scipy import signal, stats
 from torch import Tensor
 from typing_extensions import override
 
-from shuffle_plugins.accounting import LaplaceRound, PrivacyTarget
+from shuffle_plugins.accounting import Floats, LaplaceRound, PrivacyTarget
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.checks import Dim, Positive, Radius
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
@@ -186,7 +186,7 @@ class LaplaceHistogram(HistogramProtocol[LaplaceRound], LaplaceSum):
     """How many clients hold each category, with discrete Laplace noise and no trusted aggregator.
 
     Replacing a client moves two counts by one, so a count's noise has the rate ε/2. Data are int64
-    (clients,), and estimates in clients. See :class:`LaplaceSum`.
+    (clients,), −1 for a client that holds none, and estimates in clients. See :class:`LaplaceSum`.
     """
 
     name: ClassVar[str] = "laplace-histogram"
@@ -205,20 +205,25 @@ class LaplaceHistogram(HistogramProtocol[LaplaceRound], LaplaceSum):
         raise ValueError("a total alone does not say how many clients it is of: pass reports=")
 
     @override
+    def exceeding(self, least: float) -> float:
+        steps, above = math.ceil(least * self.levels), self._tails
+        far = min(steps - 1 if steps > 0 else -steps, len(above) - 1)
+        return float(above[far] if steps > 0 else 1 - above[far])
+
+    @override
     def _reach(self, error: float, *, reports: int) -> float:
-        return _quantile(self.noise, self.cohort, error) / self.levels
+        return int(np.searchsorted(-self._tails, -error / 2)) / self.levels
 
-
-@lru_cache(maxsize=64)
-def _quantile(noise: PolyaNoise, clients: int, error: float) -> int:
-    """The least t with P[abs(noise of all) > t] ≤ error, by the exact law; a bound for very wide noise."""
-    far = noise.reach(clients=clients, bits=60)
-    if far > _MOST_LISTED:
-        return noise.reach(clients=clients, bits=-math.log2(error))
-    masses = stats.nbinom(clients / noise.holders, -math.expm1(-noise.rate)).pmf(np.arange(far))
-    both = signal.fftconvolve(masses, masses[::-1])
-    beyond = 2 * np.cumsum(both[::-1])[: far - 1][::-1]  # of 1 or more, of 2 or more, …
-    return int(np.searchsorted(-beyond, -error))
+    @cached_property
+    def _tails(self) -> Floats:
+        """Probability that everybody's noise in one category is above 0, 1, … steps."""
+        far = self.noise.reach(clients=self.cohort, bits=60)
+        if far > _MOST_LISTED:
+            raise ValueError(f"noise that reaches {far:,} steps is too wide to say how far off counts are")
+        law = stats.nbinom(self.cohort / self.honest_cohort, -math.expm1(-self.rate))
+        masses = law.pmf(np.arange(far))
+        both = signal.fftconvolve(masses, masses[::-1])[far:]
+        return np.append(np.cumsum(both[::-1])[::-1], 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

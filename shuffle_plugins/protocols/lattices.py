@@ -168,7 +168,7 @@ class Interval(Lattice):
 
 @dataclass(frozen=True, kw_only=True)
 class OneHot(Lattice):
-    """A category c of K as ``levels`` steps in coordinate c and none elsewhere: nothing is rounded."""
+    """A category c of K as ``levels`` steps in coordinate c and none elsewhere; −1 as none at all."""
 
     categories: Categories
     levels: Levels
@@ -216,14 +216,14 @@ class OneHot(Lattice):
 
     @override
     def encode(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
-        held = checked_categories(x, categories=self.categories)
-        encoded = torch.zeros(len(held), self.categories, dtype=torch.int64, device=held.device)
-        return encoded.scatter_(1, held.unsqueeze(1), self.levels)
+        held = checked_categories(x, categories=self.categories, least=-1)
+        encoded = torch.zeros(len(held), self.categories + 1, dtype=torch.int64, device=held.device)
+        return encoded.scatter_(1, (held + 1).unsqueeze(1), self.levels)[:, 1:]
 
     @override
     def encoded_sum(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
-        held = checked_categories(x, categories=self.categories)
-        return torch.bincount(held, minlength=self.categories).cpu() * self.levels
+        held = checked_categories(x, categories=self.categories, least=-1)
+        return torch.bincount(held + 1, minlength=self.categories + 1)[1:].cpu() * self.levels
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -588,6 +588,13 @@ class HistogramProtocol(SummingProtocol[_R]):
     def _reach(self, error: float, *, reports: int) -> float:
         """t, in clients, with P[|error of a count| > t] ≤ error, for a histogram of so many reports."""
 
+    def exceeding(self, least: float) -> float:
+        """Probability that a count is estimated too high by ``least`` clients or more, everybody reporting.
+
+        NotImplementedError where that depends on how many hold the category.
+        """
+        raise NotImplementedError(f"the noise of a count of {self.name} depends on who holds its category")
+
     @property
     def squared_error(self) -> float:
         """E‖f̂ − f‖² of the frequencies of those who report, for the data of largest error."""

@@ -379,6 +379,7 @@ class LaplaceRound(Round):
     evenly: Flag = False
     shape: Annotated[float, in_range(above=0, at_most=1)] = 1.0
 
+    SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (*Round.SAMPLINGS, Sampling.SINGLE_PASS)
     KIND: ClassVar[str] = "laplace"
     SOURCE: ClassVar[str] = "shuffle_plugins, docs/proofs/sums.md"
     pair_name = "discrete Laplace"
@@ -487,6 +488,7 @@ class DecoyRound(Round):
     decoys: Positive
     distance: Fraction = 0.0
 
+    SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (*Round.SAMPLINGS, Sampling.SINGLE_PASS)
     KIND: ClassVar[str] = "decoys"
     SOURCE: ClassVar[str] = "shuffle_plugins, docs/proofs/tags.md"
     pair_name = "two Poisson counts"
