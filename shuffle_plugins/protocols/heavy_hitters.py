@@ -101,7 +101,7 @@ class HeavyHitters(Ranged):
         epsilon: float,
         delta: float,
         kind: type[Counts] = DecoyHistogram,
-        categories: int = 1 << 16,
+        categories: int | None = None,
         width: int | None = None,
         false_positives: float = 0.1,
         groups: bool = False,
@@ -113,10 +113,13 @@ class HeavyHitters(Ranged):
             kind: ``DecoyHistogram`` for a shuffle of messages, ``HistogramSum`` for secure sums.
                 ``LaplaceHistogram`` finds only more frequent values at the same ε, as the
                 tails of its noise are heavy, and several rounds favour Gaussian noise.
-            categories: prefixes that may be asked for at once.
+            categories: prefixes that may be asked for at once; by default up to 65,536, of which there are no
+                more than clients.
             width: by default about a thousandth of the cohort, at least 256.
             of_counts: further arguments of the histogram's ``calibrated``.
         """
+        if categories is None:
+            categories = min(1 << 16, 1 << checks.whole("cohort", cohort, at_least=4).bit_length() - 1)
         if width is None:
             wanted = max(cohort // 1_000, 256) if isinstance(cohort, int) else 256
             width = min(1 << (wanted - 1).bit_length(), categories // 2)
