@@ -15,25 +15,7 @@ Hosts (``opacus_shuffle``, ``flwr_shuffle``) are packages of their own. They dep
 reverse.
 """
 
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
-
 from shuffle_plugins.core.extras import face
 
 __version__ = "0.1.0"
-_own, __dir__, __all__ = face(__name__, __file__)
-
-
-def __getattr__(name: str) -> Any:
-    """A package or name of this one; for a host's name, an ImportError that says where it is."""
-    try:
-        return _own(name)
-    except AttributeError:
-        for host in ("opacus_shuffle", "flwr_shuffle"):
-            spec = find_spec(host)
-            if spec is not None and spec.origin is not None:
-                names = Path(spec.origin).with_suffix(".pyi").read_text(encoding="utf-8")
-                if f" as {name}\n" in names:
-                    raise ImportError(f"{name} is in {host}: write from {host} import {name}") from None
-        raise
+__getattr__, __dir__, __all__ = face(__name__, __file__, hosts=("opacus_shuffle", "flwr_shuffle"))

@@ -146,13 +146,6 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         """Certified upper bound on ε at δ in (0, 1), and ε of a real randomizer below it."""
         return self.core.epsilon(delta)
 
-    def charged_epsilon_with(self, new_round: Round, *, num_steps: int, target_delta: float) -> float:
-        """Certified ε at δ of the history and ``num_steps`` more rounds, which ``would_exceed`` compares."""
-        probe = self.core_type(method=self.method)
-        for recorded, steps in [*self.core.history, (new_round, num_steps)]:
-            probe.step(recorded, num_steps=steps)
-        return probe.epsilon(target_delta, lower=False).upper
-
     @override
     def __len__(self) -> int:
         """Number of rounds recorded so far: optimization steps, or epochs under ``sampling="epoch"``."""

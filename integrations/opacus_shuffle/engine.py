@@ -247,7 +247,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         Args:
             module: model to train; wrap it in Opacus's ``DifferentiallyPrivateDistributedDataParallel`` (or
                 torch's DDP) first to train over several processes.
-            optimizer: any torch optimizer over (some of) the module's parameters.
             data_loader: map-style data set, ``batch_size=k``, plain or shuffled order; the whole data set and
                 the same one in every process.
             local_epsilon: for local randomizers ε0 of one sample's gradient in one step, in nats, spent once
@@ -269,15 +268,11 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 number of unclipped gradients that moves it.
             batch_first: whether the batch is the first dimension of the module's input.
             loss_reduction: ``"mean"`` or ``"sum"``, as the loss reduces over the batch.
-            grad_sample_mode: as in Opacus; under ``"no_op"`` your code sets every ``grad_sample``.
-            wrap_model: as in Opacus; False attaches hooks to ``module`` and returns them.
             on_nonfinite: ``"zero"`` counts a gradient with NaN or infinite entries as zeros. ``"raise"``
                 refuses the step, to look for the cause, and tells, which no ε covers.
             randomness: coins of sampler and randomizer. ``SeededRandomness`` makes a run repeatable and voids
                 its privacy.
             target_epsilon: optional budget; the step that would exceed it raises ``PrivacyBudgetExceeded``.
-            target_delta: δ of the budget.
-            opacus_own: what else scripts for Opacus pass, see :class:`OpacusArguments`.
 
         Raises:
             ShufflePrivacyError: if the configuration is one whose ε would be wrong.
@@ -354,6 +349,15 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         if target_epsilon is not None and target_delta is not None:
             target = PrivacyTarget(epsilon=float(target_epsilon), delta=float(target_delta))
             _refuse_spent_delta(private_optimizer.round, accountant=accountant, target=target)
+            if num_steps is not None:  # asked for the whole run at once, so that no step has to
+                accountant.core.would_exceed(
+                    private_optimizer.round,
+                    num_steps=rounds_in(
+                        num_steps, population=population, cohort=cohort, sampling=given.sampling
+                    ),
+                    target_epsilon=target.epsilon,
+                    delta=target.delta,
+                )
         private_optimizer.attach_step_hook(hook)
         private_optimizer.attach_step_hook(StepLog(num_steps=num_steps))
         sampler = SAMPLERS[given.sampling](
@@ -425,10 +429,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 )
         return population_and_cohort(given.data_loader)
 
-    def get_epsilon(self, delta: float) -> float:
-        """Certified upper bound on ε at δ in (0, 1) for everything recorded so far (replace-one)."""
-        return self._require_accountant().get_epsilon(delta)
-
     def get_epsilon_interval(self, delta: float) -> EpsilonInterval:
         """Certified upper bound on ε at δ in (0, 1), and ε of a real randomizer below it."""
         return self._require_accountant().get_epsilon_interval(delta)
@@ -443,7 +443,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         """Everything that has to be said beside the ε of the rounds recorded so far; ``print`` it.
 
         Args:
-            delta: by default that of the training plan.
             unit: what a sample of the data set stands for; ``"user"`` if each is all data of one person.
             accesses: what else your script computes from the data, and whether ε covers it.
         """
@@ -632,9 +631,8 @@ class _Run:
         def spent(level: float) -> float:
             new_round = self._sum_at(1 / level if noise else level).round
             try:
-                return self.accountant.charged_epsilon_with(
-                    new_round, num_steps=target.num_steps, target_delta=target.delta
-                )
+                whole = self.accountant.core.and_rounds(new_round, num_steps=target.num_steps)
+                return whole.epsilon(target.delta, lower=False).upper
             except ArithmeticError:  # hardly any noise
                 return math.inf
 
@@ -672,9 +670,7 @@ class _Run:
             like = {name: value for name, value in self.draw.items() if name != "dim"}
             return normal_guess(replace(self.target, epsilon=rest), ShuffleRound(local_epsilon=1.0, **like))
         # All sums as one Gaussian sum of everybody, scaled by γ√T.
-        ratio = noise_ratio(
-            local_epsilon=min(max(rest, 1e-9), 500.0), local_delta=min(max(self.target.delta, 1e-30), 0.1)
-        )
+        ratio = noise_ratio(local_epsilon=rest, local_delta=self.target.delta)
         rate = self.draw["cohort"] / self.draw["population"]
         return float(1 / (2 * ratio * rate * math.sqrt(self.target.num_steps)))
 
@@ -690,10 +686,8 @@ class _Run:
 
     def _warn_of_rest(self, privacy: float, *, spent: float, at_end: bool) -> None:
         """Say that the run leaves a part of its target unused, since the search stopped at a limit."""
-        target, remedy = (
-            self.target,
-            "Take more steps or a larger batch_size to use more of it, or a smaller target",
-        )
+        target = self.target
+        remedy = "Take more steps or a larger batch_size to use more of it, or a smaller target"
         if self.setting.takes_noise_multiplier:
             least = "the least that is tried" if at_end else "the least that keeps to it"
             limit = f"noise_multiplier={rounded(privacy, up=True)}, {least}"
@@ -786,9 +780,8 @@ class TrainingPlan:
     def epsilon(self) -> float:
         """Certified ε at ``delta`` after ``num_steps`` steps and all rounds before; inf if none is."""
         try:
-            return self._accountant.charged_epsilon_with(
-                self._next_round, num_steps=self._num_rounds, target_delta=self.delta
-            )
+            whole = self._accountant.core.and_rounds(self._next_round, num_steps=self._num_rounds)
+            return whole.epsilon(self.delta, lower=False).upper
         except ArithmeticError:
             return math.inf
 
@@ -814,10 +807,8 @@ class TrainingPlan:
         """Log the plan at level INFO; warn of noise that leaves hardly anything to learn, of δ0, or of δ."""
         if _logger.isEnabledFor(logging.INFO):
             _logger.info("%s", self)
-        for message in filter(
-            None,
-            (self.warning(), self.delta_warning(), delta_warning(self.delta, population=self.population)),
-        ):
+        of_delta = delta_warning(self.delta, population=self.population)
+        for message in filter(None, (self.warning(), self.delta_warning(), of_delta)):
             warn_caller(message)
 
     def __str__(self) -> str:

@@ -91,9 +91,7 @@ class CohortSampler(BatchSampler):
     A second iteration ends the first with an error: batches of two could meet in one round.
 
     Args:
-        population: n, the number of records; public and fixed.
         cohort: k, the number (Poisson: the expected number) of records in a step, over all processes.
-        num_steps: of an iteration; by default n // k.
         randomness: where draws come from; the same stream in each of ``world_size`` processes.
     """
 

@@ -138,7 +138,7 @@ class ShuffleMixin:
         self.original_optimizer = optimizer
         if not self.params:
             raise ShufflePrivacyError("the optimizer holds no trainable parameter: nothing would be private")
-        self._trained = tuple(self.params)
+        self._own = tuple(self.params)
         self._population, self._cohort = population, cohort
         self._sampling = sampling
         self._randomness = secure(randomness)
@@ -147,7 +147,7 @@ class ShuffleMixin:
         self._hooks: tuple[Callable[[Any], None], ...] = ()
         self._under_way: RoundUnderWay | None = None
         self._unrecorded = 0  # rounds that this iteration has delivered
-        self._trains = False  # whether the model was trained in this iteration
+        self._trained = False  # whether the model was trained in this iteration
         self._delivered = self._released = 0
         self._on_nonfinite = on_nonfinite
         self._parameters_seen: int | None = None  # the last iteration that began with finite ones
@@ -155,7 +155,7 @@ class ShuffleMixin:
         self._paid: dict[int, tuple[int, Round]] = {}  # by hook: the last epoch that it recorded
         self._stepping = False
         self._accountant: object = None  # of the engine that made this optimizer, if one did
-        sizes = [p.numel() for p in self._trained]
+        sizes = [p.numel() for p in self._own]
         chosen = SumSetting.of(randomizer, clipping, max_grad_norm, sizes=sizes, cohort=cohort)
         self._build(chosen.with_privacy(local_epsilon=local_epsilon, noise_multiplier=noise_multiplier))
         super().__init__(
@@ -260,7 +260,7 @@ class ShuffleMixin:
     @property
     def num_parameters(self) -> int:
         """Length of a sample's whole gradient, over all trainable parameters."""
-        return sum(p.numel() for p in self._trained)
+        return sum(p.numel() for p in self._own)
 
     @property
     def sample_rate(self) -> float:
@@ -343,8 +343,8 @@ class ShuffleMixin:
 
         A batch that a budget refuses stays to be recorded. The last ``but`` batches are left out.
         """
-        self._trains |= self._stale_inputs.trained
-        while self._trains and self._unrecorded > but:
+        self._trained |= self._stale_inputs.trained
+        while self._trained and self._unrecorded > but:
             for hook in self._accounting:
                 self._record(hook)
             self._unrecorded -= 1
@@ -357,7 +357,7 @@ class ShuffleMixin:
         """
         module.register_forward_pre_hook(self._stale_inputs, with_kwargs=True)
         self._watched = MixedRecords(module)
-        own = set(self._trained)
+        own = set(self._own)
         self._others = tuple(p for p in module.parameters() if p.requires_grad and p not in own)
         if accountant is not None:
             self._accountant = accountant
@@ -377,7 +377,7 @@ class ShuffleMixin:
 
     def owns(self, parameters: Sequence[nn.Parameter]) -> bool:
         """Whether one is trained here, or has a gradient and is the model's, which may have grown since."""
-        if not {*self._trained, *self._others}.isdisjoint(parameters):
+        if not {*self._own, *self._others}.isdisjoint(parameters):
             return True
         with_gradient = {p for p in parameters if p.grad is not None}
         model = () if self._watched is None else self._watched.module.parameters()
@@ -430,9 +430,7 @@ class ShuffleMixin:
 
     def _check_parameters(self, params: list[nn.Parameter]) -> None:
         """A parameter that left the randomised vector would be updated with its raw gradient."""
-        if len(params) != len(self._trained) or any(
-            p is not q for p, q in zip(params, self._trained, strict=True)
-        ):
+        if len(params) != len(self._own) or any(p is not q for p, q in zip(params, self._own, strict=True)):
             raise ShufflePrivacyError(
                 "the trainable parameters are not those that the randomizer was built for: call make_private "
                 "again after adding, freezing or unfreezing parameters"
@@ -446,7 +444,8 @@ class ShuffleMixin:
                     "larger ones. Losses of one batch, such as those of a GAN's discriminator on real and on "
                     "generated rows, are added up before one backward()"
                 )
-            if is_earlier(grad_sample):
+            latest = grad_sample[0] if isinstance(grad_sample, list) else grad_sample
+            if hasattr(latest, "_of_an_earlier_batch"):  # marked when the next one was delivered
                 raise ShufflePrivacyError(
                     "the gradients are those of an earlier batch: for each batch call zero_grad(), "
                     "backward() and step() before the next one is delivered"
@@ -466,7 +465,7 @@ class ShuffleMixin:
                 "no shuffle accountant is attached, so the step's cost would go unrecorded: call "
                 "optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=k / n))"
             )
-        if self._accountant is not None and any(BOOKS[p] is not self._accountant for p in self._trained):
+        if self._accountant is not None and any(BOOKS[p] is not self._accountant for p in self._own):
             raise ShufflePrivacyError(
                 "another engine has made this model private since, and neither engine's ε would have all "
                 "rounds: go on with what it returned. To use both, assign engine.accountant = "
@@ -482,7 +481,7 @@ class ShuffleMixin:
                 "that make_private returned (or one with batch_sampler=FixedSizeSampler(...)), every batch "
                 "whole"
             )
-        self._trains = True
+        self._trained = True
         try:
             self.record_passed_over(but=1)  # this batch, which the hooks record themselves
             for accounting in self._accounting:
@@ -530,7 +529,7 @@ class ShuffleMixin:
         except BaseException:
             if under_way is not None:
                 # So that the batch is recorded: why it is refused may be in the data.
-                self._trains |= on_a_batch
+                self._trained |= on_a_batch
                 under_way.fresh = False
                 under_way.end(refused=under_way.refused or on_a_batch)
             self._clear_gradients()
@@ -541,7 +540,7 @@ class ShuffleMixin:
         if closure is not None:
             with torch.enable_grad():
                 closure()
-        own = set(self._trained)
+        own = set(self._own)
         for group in self.original_optimizer.param_groups:
             for p in group["params"]:
                 if p not in own:
@@ -578,7 +577,7 @@ class ShuffleMixin:
         batch, taken = under_way.batch, under_way.taken
         if batch.iteration != self._parameters_seen:  # once an iteration, so that it costs nothing
             self._parameters_seen = batch.iteration
-            if not all(bool(p.isfinite().all()) for p in self._trained):
+            if not all(bool(p.isfinite().all()) for p in self._own):
                 raise ShufflePrivacyError(
                     "a parameter is NaN or infinite: training has diverged, and further steps would be spent "
                     "on nothing. Begin anew with a lower learning rate"
@@ -604,7 +603,7 @@ class ShuffleMixin:
 
     def _clear_gradients(self) -> None:
         self._is_last_step_skipped = False
-        for p in self._trained:
+        for p in self._own:
             p.summed_grad = None
             p.grad_sample = None
             p.grad = None
@@ -613,14 +612,11 @@ class ShuffleMixin:
 
     def state_dict(self) -> dict[str, Any]:
         """The original optimizer's state, the rounds released, and a ``max_grad_norm`` that moves."""
-        state: dict[str, Any] = super().state_dict()  # type: ignore[misc]
-        state = {
-            **state,
-            "privacy_rounds": max((hook.accountant.released() for hook in self._accounting), default=0),
-        }
-        return (
-            state if self._setting.ball.adaptive is None else {**state, "max_grad_norm": self.max_grad_norm}
-        )
+        released = max((hook.accountant.released() for hook in self._accounting), default=0)
+        state = {**super().state_dict(), "privacy_rounds": released}  # type: ignore[misc]
+        if self._setting.ball.adaptive is not None:
+            state["max_grad_norm"] = self.max_grad_norm
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the original optimizer, and a radius that moves, within its bounds.
@@ -656,13 +652,13 @@ class ShuffleMixin:
             last is not None and last.fresh and last.batch.part == 0 and not self._stale_inputs.trained
         )
         self.record_passed_over(but=int(looked_at))
-        self._unrecorded, self._trains, self._stale_inputs.trained = 0, False, False
+        self._unrecorded, self._trained, self._stale_inputs.trained = 0, False, False
         self._under_way = None
         self._clear_gradients()
 
     def expect_batch(self, delivery: Delivery, batch: object = None) -> None:
         """Take note of a batch that is handed out: the next step is on this one, and on no earlier one."""
-        self._trains |= self._stale_inputs.trained
+        self._trained |= self._stale_inputs.trained
         if self._under_way is None or delivery.part == 0:
             self.record_passed_over()
             self._under_way = RoundUnderWay(delivery)
@@ -673,8 +669,10 @@ class ShuffleMixin:
         if self._watched is not None:
             forget_forward_passes(self._watched.module)
             self._watched.deliver()
-        for p in self._trained:
-            mark_as_earlier(getattr(p, "grad_sample", None))
+        for p in self._own:
+            kept = getattr(p, "grad_sample", None)
+            for gradients in [kept] if isinstance(kept, Tensor) else kept or []:
+                gradients._of_an_earlier_batch = True  # type: ignore[attr-defined]
 
     def _count_received(self, under_way: RoundUnderWay) -> int:
         return under_way.received
@@ -831,17 +829,14 @@ class MixedRecords:
                 return f"the layer {name!r}, a {type(part).__name__},"
         for name, buffer in self.module.named_buffers():
             before = self._buffers.get(name)
-            if before is not None and buffer.shape == before.shape and not _same(buffer, before.to(buffer)):
+            if before is None or buffer.shape != before.shape:
+                continue
+            if not torch.allclose(buffer, before.to(buffer), rtol=0, atol=0, equal_nan=True):
                 return f"the buffer {name!r}, which changed while the model was trained,"
         for name, p, version in self._frozen:
             if p._version != version:
                 return f"the frozen parameter {name!r}, which changed while the model was trained,"
         return None
-
-
-def _same(now: Tensor, before: Tensor) -> bool:
-    """Whether two tensors have the same entries; NaN is the same as NaN."""
-    return torch.equal(now, before) or bool(((now == before) | (now.isnan() & before.isnan())).all())
 
 
 def _storages(batch: object) -> Iterator[StorageWeakRef]:
@@ -877,14 +872,3 @@ def forget_forward_passes(module: nn.Module) -> None:
         p._forward_counter = 0  # type: ignore[attr-defined]
         if hasattr(p, "_current_grad_sample"):
             del p._current_grad_sample
-
-
-def mark_as_earlier(grad_sample: Tensor | list[Tensor] | None) -> None:
-    """Mark per-sample gradients as those of a batch before the present one."""
-    for gradients in [grad_sample] if isinstance(grad_sample, Tensor) else grad_sample or []:
-        gradients._of_an_earlier_batch = True  # type: ignore[attr-defined]
-
-
-def is_earlier(grad_sample: Tensor | list[Tensor] | None) -> bool:
-    """Whether per-sample gradients were marked by :func:`mark_as_earlier`."""
-    return hasattr(grad_sample[0] if isinstance(grad_sample, list) else grad_sample, "_of_an_earlier_batch")

@@ -15,7 +15,7 @@ import numpy as np
 
 from shuffle_plugins.accounting.composition.pld import LossComposition, LossHistory
 from shuffle_plugins.accounting.composition.renyi import RenyiComposition
-from shuffle_plugins.accounting.losses.distribution import (
+from shuffle_plugins.accounting.losses import (
     COARSE,
     FINE,
     PrivacyLossDistribution,
@@ -234,7 +234,7 @@ class ShuffleAccountant:
         def fits(more: int) -> bool:
             if taken + more > 10**12:  # as of core.checks.num_steps
                 return False
-            return self._with(shuffle_round, num_steps=more)._certified(delta)[0] <= target_epsilon
+            return self.and_rounds(shuffle_round, num_steps=more)._certified(delta)[0] <= target_epsilon
 
         if not fits(num_steps):
             return True
@@ -242,8 +242,8 @@ class ShuffleAccountant:
         self._allowance = question, steps
         return False
 
-    def _with(self, shuffle_round: Round, *, num_steps: int) -> Self:
-        """This history and further rounds; what was composed of it is shared."""
+    def and_rounds(self, shuffle_round: Round, *, num_steps: int) -> Self:
+        """An accountant of this history and further rounds, to ask what these would cost."""
         longer = type(self)(method=self._method)
         longer._rounds, longer._steps = self._rounds.copy(), self._steps.copy()
         longer._earlier = self._earlier.copy()

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shuffle_plugins.accounting.losses.distribution import (
+from shuffle_plugins.accounting.losses import (
     FINE,
     LOSS_ERROR,
     PrivacyLossDistribution,
     Resolution,
     finite_losses,
+    merge_to_grid,
+    spread_to_grid,
 )
-from shuffle_plugins.accounting.numerics.grid import merge_to_grid, spread_to_grid
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.extras import advised
 

@@ -152,7 +152,6 @@ class StatedRounds:
         unreleased: how many of them let nothing out, and are charged before the server alone.
         local_epsilon: of what a client sends in one; infinite if that alone is not private, None if unknown.
         population, cohort: smallest and largest; None if unknown.
-        seen: what may be seen of the clients' messages.
         secrecy: what of the sampling must stay secret.
         source: where the bounds on these rounds come from.
     """
@@ -246,9 +245,7 @@ class PrivacyStatement:
         Args:
             subject: what was trained or computed, as a noun.
             unit: what a client stands for. Rounds that draw single records are stated for ``RECORD``.
-            trust, clipping: sentences.
             accesses: accesses to the data beside the rounds.
-            warnings: beside those that are found here.
             target_epsilon, target_delta: a budget, if any; at ``delta`` by default.
             target_adversary: against whom the budget is, of federated rounds; others know their own.
             senders_known: whether to state what is left if every report is seen with its sender's name.

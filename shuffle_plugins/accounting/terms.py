@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from shuffle_plugins.core import checks, rounded
 
 if TYPE_CHECKING:  # the command line's --help loads no NumPy
-    from shuffle_plugins.accounting.losses.distribution import BoundKind
+    from shuffle_plugins.accounting.losses import BoundKind
 
 Method = Literal["pld", "rdp"]
 """How upper bounds of rounds compose: privacy loss distributions, the tightest, or Rényi divergences."""

@@ -101,9 +101,7 @@ class LinearBandit:
         actions: features of the actions, (actions, dim) float64, of Euclidean norm at most 1. The expected
             reward of an action is ⟨θ*, features⟩, ‖θ*‖ ≤ 1. Every reward lies in [-1, 1].
         horizon: T, how many clients will come in all, each for one action; at least 8.
-        privacy: who is trusted with rewards.
         failure: β, the probability that some estimate is off by more than its width γ; 1/T by default.
-        slack: of :func:`near_optimal_design`.
         core_set: False plays all actions that are left, equally often, to compare with.
 
     Example:
@@ -292,7 +290,6 @@ class LinearBandit:
         """Estimate rewards from the reports of a batch, and drop the actions that are clearly worse.
 
         Args:
-            batch: what :meth:`select` returned last.
             actions: the action that each report is about, (reports,), indices as in :meth:`Batch.assignment`.
                 The shuffler hands out the pairs in an order that does not show whose they are.
             reports: what :meth:`Batch.randomize` gave, (reports,); in the shuffle model of all clients.

@@ -114,9 +114,6 @@ class SumNoise(RewardNoise):
 
     Each reward is first rounded, at random and without bias, to a multiple of 1/``steps``, so that sums are
     whole numbers of steps and a replaced reward moves one of them by at most 2·``steps``.
-
-    Attributes:
-        sum_epsilon: ε of the sums of one batch.
     """
 
     sum_epsilon: float
@@ -329,7 +326,6 @@ class ShuffledModel(PrivacyModel):
     Attributes:
         epsilon: ε against the server and all who see what it plays, in [1e-3, 500].
         delta: δ, smaller than one over the number of clients.
-        mechanism: as in :class:`LocalModel`.
         bound: ``"certified"``, or ``"published"`` for the closed form that the thesis uses.
     """
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,7 +28,7 @@ from shuffle_plugins.compressors.hadamard import (
 )
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.rows import Rows, rows_at_once
+from shuffle_plugins.core.rows import Rows, spans
 
 _MARGIN = 1e-3  # share of a Kashin frame's level that covers rounding
 _SHARE = 1.75  # of a step to the nearest point, that a projection takes
@@ -174,10 +175,8 @@ class KashinFrame(TightFrame):
     equal size, in an affine subspace of the indices, need √(2**k).
 
     Args:
-        dim: d, length of a vector.
         seed: public: clients and analyzer use the same.
         level: K, above 1; by default (0) as above. Lower means less noise in a mechanism and more iterations.
-        max_iterations: when to give up on a row.
         stretch: ‖c‖₂/‖x‖₂, at most; at least 1. No limit by default.
     """
 
@@ -224,7 +223,7 @@ class KashinFrame(TightFrame):
         """Coefficients of each row, (clients, size), none above level·‖row‖₂/√size in absolute value."""
         rows = self._rows(x)
         found = torch.empty((rows.num_rows, self.size), dtype=rows.compute_dtype, device=rows.device)
-        for start, stop in self._chunks(rows):
+        for start, stop in self._spans(rows):
             units, norms = self._represent(rows.narrow(start, stop))
             torch.mul(units, norms.unsqueeze(1), out=found[start:stop])
         return found
@@ -234,7 +233,7 @@ class KashinFrame(TightFrame):
         rows = self._rows(x)
         checked_indices(indices, rows, size=self.size)
         found = torch.empty(indices.shape, dtype=rows.compute_dtype, device=rows.device)
-        for start, stop in self._chunks(rows):
+        for start, stop in self._spans(rows):
             units, norms = self._represent(rows.narrow(start, stop))
             entries = units.gather(1, indices[start:stop].to(rows.device))
             torch.mul(entries, norms.unsqueeze(1), out=found[start:stop])
@@ -257,10 +256,8 @@ class KashinFrame(TightFrame):
             raise ValueError(f"this frame takes vectors of length {self.dim}, got {rows.dim}")
         return rows
 
-    def _chunks(self, rows: Rows) -> list[tuple[int, int]]:
-        # Coefficients handled at a time on a CPU.
-        step = rows_at_once(self.size, device=rows.device, entries=1 << 20)
-        return [(start, min(start + step, rows.num_rows)) for start in range(0, rows.num_rows, step)]
+    def _spans(self, rows: Rows) -> Iterator[tuple[int, int]]:
+        return spans(rows.num_rows, width=self.size, device=rows.device, entries=1 << 20)
 
     def _represent(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Representations of rows over their norms, and the norms."""

@@ -15,7 +15,7 @@ from types import ModuleType
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.rows import Rows, rows_at_once
+from shuffle_plugins.core.rows import Rows, spans
 from shuffle_plugins.randomness.chacha import runs_kernels
 
 _CHUNK_ENTRIES = 1 << 17  # worked on together on a CPU
@@ -91,12 +91,11 @@ def hadamard_coefficients(x: Tensor | Rows, indices: Tensor, *, signs: Tensor | 
         blocks = [block if block.stride(1) == 1 else block.contiguous() for block in rows.blocks]
         kernels.coefficient_rows(blocks, out, indices=indices, signs=signs)
         return out
-    chunk = rows_at_once(size, device=rows.device, entries=_CHUNK_ENTRIES)
-    for start in range(0, rows.num_rows, chunk):
-        part = rows.narrow(start, start + chunk).dense()
+    for start, stop in spans(rows.num_rows, width=size, device=rows.device, entries=_CHUNK_ENTRIES):
+        part = rows.narrow(start, stop).dense()
         work = torch.empty((part.shape[0], size), dtype=out.dtype, device=out.device)
         _transform_rows(part.to(out.dtype), signs, normalized=False, out=work)
-        out[start : start + chunk] = work.gather(1, indices[start : start + chunk])
+        out[start:stop] = work.gather(1, indices[start:stop])
     return out
 
 
@@ -160,12 +159,10 @@ def _transform_rows(x: Tensor, signs: Tensor | None, normalized: bool, *, out: T
         return
     triton = _triton_kernels() if runs_kernels(out.device) else None
     wide = torch.float64 if out.dtype == torch.float64 else torch.float32
-    chunk = rows_at_once(size, device=out.device, entries=_CHUNK_ENTRIES)
-    for start in range(0, x.shape[0], chunk):
-        part = x[start : start + chunk]
+    for start, stop in spans(len(x), width=size, device=out.device, entries=_CHUNK_ENTRIES):
+        part = x[start:stop]
         if triton is not None:
-            there = out[start : start + chunk]
-            triton.transform_rows_triton(part, size=size, signs=signs, scale=scale, out=there)
+            triton.transform_rows_triton(part, size=size, signs=signs, scale=scale, out=out[start:stop])
             continue
         work = torch.zeros((part.shape[0], size), dtype=wide, device=out.device)
         work[:, : part.shape[1]] = part if signs is None else part.to(wide) * signs
@@ -175,7 +172,7 @@ def _transform_rows(x: Tensor, signs: Tensor | None, normalized: bool, *, out: T
             butterflies_(work)
             if normalized:
                 work *= scale
-        out[start : start + chunk] = work
+        out[start:stop] = work
 
 
 def butterflies_(work: Tensor) -> None:
@@ -211,4 +208,4 @@ def cpu_kernels() -> ModuleType | None:
 
 @cache
 def _triton_kernels() -> ModuleType:
-    return import_module("shuffle_plugins.compressors.kernels.triton_hadamard")
+    return import_module("shuffle_plugins.compressors.kernels.triton_kernels")

@@ -83,7 +83,7 @@ def expand(key: bytes, dim: int) -> _Floats:
 def expand_all(seeds: Tensor, *, dim: int) -> Tensor:
     """The vectors of seeds, (seeds, dim) float64, where the seeds are."""
     if runs_kernels(seeds.device):
-        from shuffle_plugins.compressors.kernels.triton_seeds import expand_triton
+        from shuffle_plugins.compressors.kernels.triton_kernels import expand_triton
 
         return expand_triton(seeds, cells=cells_on(seeds.device), dim=dim)
     rows = [expand(key, dim) for key in keys(seeds)]
@@ -94,7 +94,7 @@ def expand_all(seeds: Tensor, *, dim: int) -> Tensor:
 def sum_expanded(seeds: Tensor, *, dim: int) -> Tensor:
     """The sum of the vectors of seeds, (dim,) float64; none of them is stored."""
     if runs_kernels(seeds.device):
-        from shuffle_plugins.compressors.kernels.triton_seeds import sum_triton
+        from shuffle_plugins.compressors.kernels.triton_kernels import sum_triton
 
         return sum_triton(seeds, cells=cells_on(seeds.device), dim=dim)
     total = np.zeros(dim)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
 
 import lazy_loader
 
@@ -37,16 +39,26 @@ def advised(extra: str | None = None) -> Iterator[None]:
 
 
 def face(
-    package: str, file: str, *, extra: str | None = None
+    package: str, file: str, *, extra: str | None = None, hosts: tuple[str, ...] = ()
 ) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names are loaded when they are used.
 
-    The stub beside the file lists them; ``extra`` is to be installed if a package is missing.
+    The stub beside the file lists them; ``extra`` is to be installed if a package is missing. A name that
+    only one of the packages ``hosts`` has is an ImportError that says so.
     """
     find, names, listed = lazy_loader.attach_stub(package, file)
 
     def load(name: str) -> object:
-        with advised(extra):
-            return find(name)
+        try:
+            with advised(extra):
+                return find(name)
+        except AttributeError:
+            for host in hosts:
+                spec = find_spec(host)
+                if spec is not None and spec.origin is not None:
+                    stub = Path(spec.origin).with_suffix(".pyi").read_text(encoding="utf-8")
+                    if f" as {name}\n" in stub:
+                        raise ImportError(f"{name} is in {host}: write from {host} import {name}") from None
+            raise
 
     return load, names, listed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 
@@ -11,6 +11,14 @@ from shuffle_plugins.core.lazy_torch import Tensor, torch
 def rows_at_once(width: int, *, device: torch.device, entries: int = 1 << 18) -> int:
     """How many rows of this width to work on together: few enough for a CPU's cache, or to fill a GPU."""
     return max(1, (entries if device.type == "cpu" else 1 << 24) // max(1, width))
+
+
+def spans(
+    count: int, *, width: int, device: torch.device, entries: int = 1 << 18
+) -> Iterator[tuple[int, int]]:
+    """Where runs of :func:`rows_at_once` rows begin and end, of ``count`` in all."""
+    step = rows_at_once(width, device=device, entries=entries)
+    return ((start, min(start + step, count)) for start in range(0, count, step))
 
 
 class Rows:
@@ -77,11 +85,8 @@ class Rows:
         """Sum of absolute entries of each row, (clients,); NaN and inf pass through."""
         norms = torch.zeros(self.num_rows, dtype=self.compute_dtype, device=self.device)
         for block in self.blocks:
-            step = rows_at_once(block.shape[1], device=self.device)
-            for start in range(0, self.num_rows, step):
-                norms[start : start + step].add_(
-                    block[start : start + step].abs().sum(dim=1, dtype=self.compute_dtype)
-                )
+            for start, stop in spans(self.num_rows, width=block.shape[1], device=self.device):
+                norms[start:stop].add_(block[start:stop].abs().sum(dim=1, dtype=self.compute_dtype))
         return norms
 
     def l2_norm(self) -> Tensor:

@@ -174,7 +174,6 @@ class PatchFeatures:
     Attributes:
         filters: w, (filters, colours, size, size) float32.
         thresholds: t, (filters,) float32.
-        places: parts of an image in each direction.
     """
 
     filters: Tensor
@@ -199,11 +198,9 @@ class PatchFeatures:
 
         Args:
             pictures: (pictures, colours, height, width), floating point in [0, 1]; better a few thousand.
-            filters: how many; an image then has 2·filters channels.
             size: pixels of a patch's side, from 2 to the pictures' shorter side.
             places: cells of the grid in each direction, from 1 to that side - size + 1.
             share: each threshold t is set so that ``|w·p| > t`` for about this share of the public patches.
-            seed: which patches are drawn.
         """
         check_images("pictures", pictures)
         checks.whole("filters", filters)

@@ -34,9 +34,7 @@ class Scattering(Ranged):
     """A scattering transform for images of one size; calling it gives their coefficients.
 
     Attributes:
-        height, width: pixels, at least 2**scales.
         scales: J, scales of wavelets; a coefficient stands for 2**J by 2**J pixels.
-        directions: L, directions of wavelets.
         order: 2 for waves in the image and waves in their strengths, 1 for the former alone.
     """
 

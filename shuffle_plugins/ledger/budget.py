@@ -132,7 +132,6 @@ class BudgetLedger(BudgetFile):
     the file, but not train one model.
 
     Args:
-        path: the file; made if it is not there.
         model: whose budget it is. Models trained on the same people's data share one budget only if they
             share a name.
         app: name of the app that the budget belongs to; by default the run's own, ``publisher/name``.

@@ -361,9 +361,6 @@ class LocalRandomizer(Mechanism, PrivateSum):
     """An unbiased randomizer of vectors in a norm ball, batched over clients; see :class:`Mechanism`.
 
     As a :class:`PrivateSum`, its reports are shuffled one by one; a total is the sum of their estimates.
-
-    Attributes:
-        radius: r, radius of the ball, in the mechanism's norm.
     """
 
     privacy_parameter: ClassVar[PrivacyParameter] = "local_epsilon"

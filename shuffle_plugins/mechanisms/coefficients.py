@@ -21,7 +21,7 @@ from shuffle_plugins.compressors.hadamard import hadamard_coefficients, hadamard
 from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.core.checks import Count, in_range, one_of, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.rows import rows_at_once
+from shuffle_plugins.core.rows import spans
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 
 _SINGLE_PRECISION = 1 - 1e-5
@@ -197,9 +197,8 @@ class NumberRandomizer(LocalRandomizer):
         return (self._frame.reconstruct(total) * self.coefficient_radius).to(torch.float32)
 
     def _chunks(self, rows: Rows) -> Iterator[Tensor]:
-        step = rows_at_once(self._frame.size, device=rows.device, entries=1 << 20)
-        for start in range(0, rows.num_rows, step):
-            yield rows.narrow(start, start + step).dense().double()
+        for each in spans(rows.num_rows, width=self._frame.size, device=rows.device, entries=1 << 20):
+            yield rows.narrow(*each).dense().double()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -211,11 +210,9 @@ class CoefficientRandomizer(NumberRandomizer):
     accounting counts on it.
 
     Attributes:
-        frame: ``"rotation"`` or ``"kashin"``.
         seed: fixes the frame. It is public and all must use the same; draw a new one where somebody might
             have chosen vectors for it.
         level: r_inf·√D/r; by default the Kashin frame's own, or what ``oversized`` says.
-        oversized: how the level of a rotation is chosen.
         clients: n, reports in a round; for a rotation's level alone.
         failure: β, how likely a round may be clipped; for a rotation's level alone.
     """

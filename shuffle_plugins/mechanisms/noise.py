@@ -33,7 +33,7 @@ from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, check
 from shuffle_plugins.core.checks import in_range, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.core.packing import compact_dtype
-from shuffle_plugins.core.rows import rows_at_once
+from shuffle_plugins.core.rows import spans
 from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.discrete_sampling import MAX_SIGMA, discrete_gaussian, discrete_laplace
 from shuffle_plugins.mechanisms.noise_law import (
@@ -52,8 +52,6 @@ from shuffle_plugins.randomness.sources import Randomness
 FINE_BITS = 20
 """Bits per coordinate of the mechanism called Laplace: the grid adds about 1e-4 to its variance."""
 
-
-_checked_delta = in_range(at_least=1e-30, at_most=0.1)
 
 _MARGIN = 1e-9  # relative; covers rounding in float64
 _LOUDEST_BLANKET = 150.0  # keeps products of the blanket's weights in float64's range
@@ -96,7 +94,7 @@ class GridNoise(LocalRandomizer):
         """E‖R(x) - x‖² of each row: noise, and h²·f(1 - f) where x/h has fraction f."""
         rows = self.check_rows(x)
         spread = torch.empty(rows.num_rows, dtype=torch.float64, device=rows.device)
-        for start, stop in self._chunks(rows.num_rows, rows.device):
+        for start, stop in spans(rows.num_rows, width=self.dim, device=rows.device):
             fraction = self._scaled(rows.narrow(start, stop))
             fraction.sub_(fraction.floor())
             spread[start:stop] = fraction.mul_(1 - fraction).sum(dim=1)
@@ -124,21 +122,21 @@ class GridNoise(LocalRandomizer):
     def sum(self, reports: Reports) -> Tensor:
         codes = self._codes(reports)
         total = torch.zeros(self.dim, dtype=torch.int64, device=codes.device)
-        for start, stop in self._chunks(len(codes), codes.device):
+        for start, stop in spans(len(codes), width=self.dim, device=codes.device):
             total += codes[start:stop].sum(dim=0, dtype=torch.int64)
         return self._value(total.sub_(len(codes) * self.limit))
 
     @override
     def sum_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Tensor:
         total = torch.zeros(self.dim, dtype=torch.int64, device=x.device)
-        for start, stop in self._chunks(x.num_rows, x.device):
+        for start, stop in spans(x.num_rows, width=self.dim, device=x.device):
             total += self._cut(x.narrow(start, stop), randomness).sum(dim=0)
         return self._value(total)
 
     @override
     def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
         codes = torch.empty(x.num_rows, self.dim, dtype=compact_dtype(self.bits), device=x.device)
-        for start, stop in self._chunks(x.num_rows, x.device):
+        for start, stop in spans(x.num_rows, width=self.dim, device=x.device):
             codes[start:stop] = self._cut(x.narrow(start, stop), randomness).add_(self.limit)
         return self.layout.reports(codes)
 
@@ -158,10 +156,6 @@ class GridNoise(LocalRandomizer):
 
     def _cut(self, x: Rows, randomness: Randomness) -> Tensor:
         return self._noisy(self._scaled(x), randomness).clamp_(-self.limit, self.limit)
-
-    def _chunks(self, count: int, device: torch.device) -> list[tuple[int, int]]:
-        size = rows_at_once(self.dim, device=device)
-        return [(start, min(start + size, count)) for start in range(0, count, size)]
 
     def _scaled(self, x: Rows) -> Tensor:
         """Rows in units of the step, float64, none outside the ball by more than float64's own rounding."""
@@ -245,9 +239,6 @@ class DiscreteLaplace(GridNoise):
     with probability below e^-28, a bias below 1e-12 of the noise's scale, which is not removed.
 
     Source: Ghosh, Roughgarden, Sundararajan 2009; Canonne, Kamath, Steinke 2020.
-
-    Attributes:
-        bits: bits per coordinate, in [8, 24]; fewer mean a coarser grid.
     """
 
     name: ClassVar[str] = "discrete-laplace"
@@ -323,12 +314,16 @@ def _least_delta(ratio: float, *, epsilon: float) -> float:
 
 @lru_cache(maxsize=256)
 def noise_ratio(*, local_epsilon: float, local_delta: float) -> float:
-    """Standard deviation of the least (ε0, δ0)-private Gaussian noise per unit of distance, rounded up."""
-    epsilon, delta = checks.local_epsilon(local_epsilon), _checked_delta("local_delta", local_delta)
+    """Standard deviation of the least (ε0, δ0)-private Gaussian noise per unit of distance, rounded up.
+
+    Balle, Wang 2018, Theorem 8.
+    """
+    checks.target_epsilon(local_epsilon, name="local_epsilon")
+    checks.delta(local_delta, name="local_delta")
 
     def excess(log_ratio: float) -> float:
-        found = _least_delta(math.exp(log_ratio), epsilon=epsilon)
-        return math.log(max(found, 1e-300) / delta)
+        found = _least_delta(math.exp(log_ratio), epsilon=local_epsilon)
+        return math.log(max(found, 1e-300) / local_delta)
 
     return math.exp(zero_between(excess, -8.0, 72.0, xtol=1e-13, rtol=1e-13)) * (1 + _MARGIN)
 
@@ -341,13 +336,10 @@ class ApproximateNoise(GridNoise):
     (:class:`~shuffle_plugins.accounting.GaussianReportsRound`), a number (dim 1) also by its own blanket,
     whose cut tail is charged instead of δ0. Epochs, check-ins, rounds of few reports and little noise charge
     δ0 for every report of a round: for these choose δ0 far below the δ that is wanted, over the reports.
-
-    Attributes:
-        local_delta: δ0 of one report, in [1e-30, 0.1].
     """
 
     norm: ClassVar[Norm] = Norm.L2
-    local_delta: Annotated[float, _checked_delta] = 1e-6
+    local_delta: Annotated[float, in_range(at_least=1e-30, at_most=0.1)] = 1e-6
 
     @abstractmethod
     def _sigma_per_radius(self) -> float:
@@ -417,9 +409,6 @@ class Gaussian(ApproximateNoise):
     grid 2**30 times coarser hides which doubles are possible. :class:`~.DiscreteGaussian` is exact.
 
     Source: Balle, Wang 2018, Theorem 8.
-
-    Attributes:
-        bits: per coordinate, in [8, 24].
     """
 
     name: ClassVar[str] = "gaussian"

@@ -24,7 +24,7 @@ from shuffle_plugins.compressors.quantization import flip_threshold, odds_below
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
 from shuffle_plugins.core.checks import whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.rows import rows_at_once
+from shuffle_plugins.core.rows import spans
 from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, FrequencyOracle
 from shuffle_plugins.randomness.chacha import WHOLE
 from shuffle_plugins.randomness.sources import Randomness
@@ -705,12 +705,10 @@ class UnaryEncoding(SupportOracle):
     def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
         own, other = self._thresholds
         bits = torch.empty(len(x), self.dim, dtype=torch.uint8, device=x.device)
-        rows = rows_at_once(self.dim, device=x.device)
-        for start in range(0, len(x), rows):
-            part = x[start : start + rows].unsqueeze(1)
-            thresholds = torch.full((len(part), self.dim), other, device=x.device)
-            thresholds.scatter_(1, part, own)
-            bits[start : start + rows] = randomness.bernoulli(thresholds)
+        for start, stop in spans(len(x), width=self.dim, device=x.device):
+            thresholds = torch.full((stop - start, self.dim), other, device=x.device)
+            thresholds.scatter_(1, x[start:stop].unsqueeze(1), own)
+            bits[start:stop] = randomness.bernoulli(thresholds)
         return self.layout.reports(bits)
 
 

@@ -23,7 +23,7 @@ from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.accounting.pairs.reports import most_telling, two_level_atoms
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.rows import Rows, rows_at_once
+from shuffle_plugins.core.rows import Rows, spans
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.sign_patterns import LOUDEST_EXACT
 from shuffle_plugins.randomness.chacha import WHOLE
@@ -196,9 +196,8 @@ class DirectionRandomizer(LocalRandomizer):
     def sum(self, reports: Reports) -> Tensor:
         vectors = self.check_vectors(reports)
         total = torch.zeros(self.dim, dtype=torch.float64, device=vectors.device)
-        step = rows_at_once(self.dim, device=vectors.device, entries=_CHUNK_VALUES)
-        for start in range(0, len(vectors), step):
-            total += vectors[start : start + step].sum(dim=0, dtype=torch.float64)
+        for start, stop in spans(len(vectors), width=self.dim, device=vectors.device, entries=_CHUNK_VALUES):
+            total += vectors[start:stop].sum(dim=0, dtype=torch.float64)
         return total.mul_(self.scale).to(torch.float32)
 
     def check_vectors(self, reports: Reports) -> Tensor:
@@ -237,9 +236,7 @@ class DirectionRandomizer(LocalRandomizer):
         along, plain = self._draw(norms, randomness)
         scale = torch.where(norms > 0, norms, 1.0).double().unsqueeze(1)
         vectors = torch.empty(x.num_rows, self.dim, dtype=torch.float32, device=x.device)
-        step = rows_at_once(self.dim, device=x.device, entries=_CHUNK_VALUES)
-        for start in range(0, x.num_rows, step):
-            stop = min(start + step, x.num_rows)
+        for start, stop in spans(x.num_rows, width=self.dim, device=x.device, entries=_CHUNK_VALUES):
             directions = x.narrow(start, stop).dense().to(torch.float64, copy=True)
             directions.div_(scale[start:stop]).masked_fill_(plain[start:stop].unsqueeze(1), self.dim**-0.5)
             directions.div_(torch.linalg.vector_norm(directions, dim=1, keepdim=True))

@@ -19,7 +19,7 @@ from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, check
 from shuffle_plugins.core.checks import Ranged, in_range, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.core.reports import Field
-from shuffle_plugins.core.rows import rows_at_once
+from shuffle_plugins.core.rows import rows_at_once, spans
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.privunit import PrivUnit, caps_at_angle, optimal_privunit
 from shuffle_plugins.randomness.sources import Randomness
@@ -75,10 +75,10 @@ class Folding(Ranged):
         careful = x.num_rows > 0 and float(factors.min()) < 1e-15  # far outside the ball
         dtype = torch.float64 if careful else x.compute_dtype
         before, after = self.before.to(device, dtype), self.after.to(device, dtype)
-        step = rows_at_once(wide, device=device)
-        work = torch.zeros(min(step, x.num_rows), wide, dtype=dtype, device=device)
-        for start in range(0, x.num_rows, step):
-            stop = min(start + step, x.num_rows)
+        work = torch.zeros(
+            min(rows_at_once(wide, device=device), x.num_rows), wide, dtype=dtype, device=device
+        )
+        for start, stop in spans(x.num_rows, width=wide, device=device):
             rows = work[: stop - start]
             rows[:, self.dim :] = 0
             torch.mul(x.narrow(start, stop).dense(), before, out=rows[:, : self.dim])
@@ -201,11 +201,6 @@ class ProjUnit(LocalRandomizer):
             dim=self._folding.size,
             radius=self.radius * self._inflation,
         )
-
-    @property
-    def folded_radius(self) -> float:
-        """ρ, radius of the ball of PrivUnit."""
-        return self._inner.radius
 
     @property
     @override

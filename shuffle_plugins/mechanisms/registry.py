@@ -112,7 +112,6 @@ def register(
         factory: the class or function to call, or its address ``"module:attribute"``. It takes
             ``local_epsilon``, ``dim``, ``radius`` and its own options, all by keyword; a sum's ``dim``,
             ``cohort``, ``radius``, and, by its class method ``with_noise``, ``noise_multiplier``.
-        summary: one line for listings.
         kind: by default a class tells. A function may be either of the one-message kinds.
     """
     if not _NAME.fullmatch(name):
@@ -190,7 +189,6 @@ def get(name: str, *, dim: int, radius: float | None = None, **options: Any) -> 
     A missing parameter, or an option that it does not take, is a TypeError.
 
     Args:
-        dim: length of a client's vector, or the number of categories.
         radius: of the ball, in the mechanism's norm, 1 by default; not for categories.
         options: one-message mechanisms need ``local_epsilon``; sums ``cohort``, the number of clients in one
             sum, and ``noise_multiplier``, or the fields of their class.

@@ -31,7 +31,7 @@ from shuffle_plugins.compressors.seeds import (
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports
 from shuffle_plugins.core.checks import whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.rows import Rows, rows_at_once
+from shuffle_plugins.core.rows import Rows, spans
 from shuffle_plugins.mechanisms.half_spaces import (
     HalfSpaceReports,
     half_spaces,
@@ -291,11 +291,10 @@ class SeedReports(HalfSpaceReports):
         count, lengths = x.num_rows, norms.double().cpu()
         signs = self._signs((lengths / self.radius).clamp(max=1.0), randomness).unsqueeze(1)
         seeds = draw_seeds(count, randomness=randomness)  # what a row of zeros sends
-        step = rows_at_once(self.dim, device=x.device)
-        for start in range(0, count, step):
-            part = x.narrow(start, min(start + step, count)).dense().to("cpu", torch.float64, copy=True)
-            part.masked_fill_((lengths[start : start + step] == 0).unsqueeze(1), 1.0)
-            part = _directions(part).mul_(signs[start : start + step])
+        for start, stop in spans(count, width=self.dim, device=x.device):
+            part = x.narrow(start, stop).dense().to("cpu", torch.float64, copy=True)
+            part.masked_fill_((lengths[start:stop] == 0).unsqueeze(1), 1.0)
+            part = _directions(part).mul_(signs[start:stop])
             for place, direction in enumerate(part.numpy(), start):
                 found = self._search(direction, randomness)  # of zeros, too, so that they take as long
                 if found is not None and lengths[place] > 0:

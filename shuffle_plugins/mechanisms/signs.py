@@ -23,7 +23,7 @@ from shuffle_plugins.compressors.hadamard import l1_norms
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.checks import Count, Dim, in_range, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.rows import rows_at_once
+from shuffle_plugins.core.rows import spans
 from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, Norm
 from shuffle_plugins.mechanisms.coefficients import (
     CoefficientRandomizer,
@@ -309,9 +309,6 @@ class L1Hadamard(SignPatternRandomizer):
 
     The ball of radius r in ℓp lies within the ℓ1 ball of radius :math:`r_1 = d^{1-1/p} r`, which is used.
     Remark 3.4.1 of the thesis prints the containment the other way round, which would break ε0.
-
-    Attributes:
-        p: the ball's norm, in [1, 2).
     """
 
     name: ClassVar[str] = "l1-hadamard"
@@ -354,13 +351,12 @@ class L1Hadamard(SignPatternRandomizer):
         if self.p == 1:
             return l1_norms(rows)
         norms = torch.empty(rows.num_rows, dtype=rows.compute_dtype, device=rows.device)
-        step = rows_at_once(self.dim, device=rows.device, entries=1 << 17)
-        for start in range(0, rows.num_rows, step):
-            part = rows.narrow(start, start + step).dense().to(rows.compute_dtype).abs()
+        for start, stop in spans(rows.num_rows, width=self.dim, device=rows.device, entries=1 << 17):
+            part = rows.narrow(start, stop).dense().to(rows.compute_dtype).abs()
             largest = part.amax(dim=1, keepdim=True)  # so that no power overflows or vanishes
             scale = torch.where(largest > 0, largest, torch.ones_like(largest))
             lengths = (part / scale).pow_(self.p).sum(dim=1) ** (1 / self.p)
-            norms[start : start + step] = lengths * scale.squeeze(1)
+            norms[start:stop] = lengths * scale.squeeze(1)
         return norms
 
 
@@ -370,7 +366,6 @@ class CoefficientPatterns(CoefficientRandomizer, SignPatternRandomizer):
 
     Attributes:
         signs: k, in [1, min(d, 20)]; the best for ε0 by default, about ε0/log 2 for a large one.
-        max_bits: most bits of a report; no limit by default.
     """
 
     signs: int | None = None

@@ -88,8 +88,6 @@ class MechanismSpec(Ranged, Spec):
 
     Attributes:
         name: of a registered mechanism, see :func:`shuffle_plugins.mechanisms.available`.
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        radius: of the ball, in the mechanism's norm, in [1e-30, 1e30].
         options: the mechanism's own further parameters, (name, value) each; kept sorted by name.
     """
 

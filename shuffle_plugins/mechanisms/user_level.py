@@ -35,19 +35,13 @@ class UserLevelMean(Ranged):
     """A plan for the two stages.
 
     Attributes:
-        local_epsilon: ε0 that a client spends in all, in nats, in [1e-9, 500].
-        dim: d, length of a sample.
         clients: n, how many clients there are.
-        samples: m, samples per client.
-        radius: of the l2 ball in which samples lie.
         sigma: σ; samples of a client are independent and σ²-sub-Gaussian in every direction.
         failure: γ, probability that the clients' means are not as concentrated as is assumed.
         mechanism: name of the registered mechanism of the second stage, for vectors in a norm ball.
-        split: what the stages share.
         range_share: share of the clients in the first stage, under ``Split.CLIENTS``.
         ranging: whether there is a first stage; by default where it leaves a smaller radius, and is wrong
             about some coordinate with probability at most 1/2, by its bound.
-        seed: of the public rotation.
     """
 
     local_epsilon: LocalEpsilon
@@ -180,7 +174,6 @@ class UserLevelEstimate:
 
     Attributes:
         mean: the estimate, (dim,) float64.
-        centre: of the first stage, (dim,) float64; zero if it was left out.
         local_epsilon: ε that the most burdened client spent, for all its samples.
         range_reports, mean_reports: what the server received in either stage.
         failure_probability: a bound on the probability that clients' means were cut.

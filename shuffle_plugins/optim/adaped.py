@@ -92,7 +92,6 @@ class AdaPeD(Ranged):
         global_clip: C1, the largest norm of a step's gradient of μ.
         dissimilarity_clip: C2, the largest absolute value of a step's derivative in ψ. Neither clip has
             to do with privacy here.
-        task_loss: f, a function of scores and labels.
     """
 
     predict: Callable[[Parameters, Tensor], Tensor]

@@ -94,7 +94,6 @@ class OptimizationMethod(Ranged, ABC):
         """The plan for n clients with one record each, or m; TargetUnreachable if nothing fits the budget.
 
         Args:
-            epsilon, delta: what a client may spend on all of it (replace-one).
             model: how gradients leave clients; :class:`VectorSums` by default.
             records_per_client: m, the records of every client, for :class:`CohortSGD` and
                 :class:`SelfSampledSGD`. With more than one, ε is for neighbours that differ in one record.
@@ -205,7 +204,6 @@ class SGD(_OnePass):
 
     Attributes:
         batch: b; by default it minimises D·√((L² + noise(b))·b/n), which is where the noise is about L².
-        step_size: η, by default D/√((L² + noise)·T).
     """
 
     step_size: Positive | None = None
@@ -227,7 +225,6 @@ class PermutationSGD(SGD):
 
     Attributes:
         batch: clients whose mean gradient makes one report, and who must trust somebody to add them up.
-        step_size: η, by default D/√((L² + noise)·T).
     """
 
     batch: Count = 1
@@ -311,7 +308,6 @@ class Smoothed(OptimizationMethod):
     """An optimiser of smooth losses on Moreau envelopes of losses that are not (Theorems 4.7 and 4.9).
 
     Attributes:
-        inner: AGD or GD.
         smoothness: β of the envelopes; by default it minimises the sum of the inner bound and L²/(2β), which
             is what smoothing loses.
     """

@@ -154,12 +154,11 @@ class GradientTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class GradientOracle:
-    """Means of gradients, estimated privately. ``str`` of it says what clients send.
+    """Means of gradients, estimated privately.
 
     Attributes:
         round: what an accountant records before anything is released; None if nothing is protected.
         noise: bound on E‖estimate − mean‖², where the mean is that of the clipped gradients of a step.
-        says: what clients send, in words.
         estimate: unbiased for the mean of clipped rows.
         bits_per_report: of one report on the wire; None if a client sends no report of fixed size.
     """
@@ -179,9 +178,6 @@ class GradientOracle:
         if not bool(norms.isfinite().all()):
             raise ValueError("gradients have NaN or infinite entries; nothing was released")
         return self.estimate(gradients * (radius / norms.clamp(min=radius)), randomness)
-
-    def __str__(self) -> str:
-        return self.says
 
 
 class GradientModel(ABC):
@@ -227,7 +223,6 @@ class VectorSums(GradientModel):
     """Sums by P_vec, the multi-message protocol of the paper.
 
     Attributes:
-        honest_fraction: share of clients that are trusted to toss their coins.
         overhead: share of variance beyond the Gaussian mechanism's; raised where that needs too many coins.
     """
 
@@ -354,7 +349,6 @@ class OneMessage(GradientModel):
     Attributes:
         mechanism: name in the registry, of one that takes vectors in a ball of the problem's norm or in an ℓ2
             ball; by default one for the norm.
-        options: of the mechanism.
     """
 
     mechanism: str | None = None

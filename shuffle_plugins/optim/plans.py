@@ -48,7 +48,6 @@ class Result:
     Attributes:
         parameters: the answer, float64 (dim,).
         accountants: of each group of clients, in order; no client belongs to two of them.
-        steps: steps taken.
         private: whether all of them were protected.
     """
 
@@ -118,7 +117,7 @@ class OptimizationPlan:
                 f"clients ({part}); β = {stage.problem.smoothness:.4g}, distance {stage.reach:.4g}",
                 f"    {stage.rule}; excess loss at most {stage.bound:.4g}"
                 f"{vacuous if stage.bound > largest else ''}",
-                f"    {stage.oracle}",
+                f"    {stage.oracle.says}",
             ]
             if stage.oracle.bits_per_report is not None and not part.once:
                 rate, samples = part.cohort / part.population, part.samples_per_client

@@ -125,7 +125,6 @@ class Problem(Ranged):
     """A convex loss ℓ(θ, x) over θ in Θ.
 
     Attributes:
-        domain: Θ.
         gradients: (sub)gradients ∇ℓ(θ, x_i), (clients, dim).
         losses: ℓ(θ, x_i), (clients,); only for reports of progress.
         lipschitz: L, in the norm; a longer gradient is clipped, so a wrong bound costs accuracy, not privacy.
@@ -261,11 +260,9 @@ def logistic_regression(
     """log(1 + exp(−y⟨θ, x⟩)) for examples (x, y), y in {−1, 1}, over a ball of parameters.
 
     Args:
-        features: d, length of an example.
         radius: of the ball of the dual norm that holds parameters: a :class:`Ball` for ℓ2; for ℓ∞ an
             :class:`L1Ball`, which makes them sparse; for ℓ1, as of sparse features, a :class:`Box`.
         feature_bound: largest norm of x; examples beyond have their gradients clipped.
-        regularisation: λ of λ/2·‖θ‖² that is added.
         norm: of the features and so of gradients.
     """
     problem = _of_margins(
@@ -373,7 +370,6 @@ def from_module(
         module: called with the first tensor of the examples; convex in its parameters, for the theorems to
             hold, and without batch normalisation.
         loss: of the module's output and the other tensors of the examples, for a batch of one.
-        lipschitz: clipping norm of one example's gradient.
         radius: of the ball of parameters, around the origin; or give a ``domain``.
         domain, smoothness, strong_convexity, norm: as of :class:`Problem`.
     """

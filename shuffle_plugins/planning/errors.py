@@ -18,12 +18,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
 
-from scipy import special
-
 from shuffle_plugins.accounting import Sampling
-from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.mechanisms.noise import noise_ratio
 
 if TYPE_CHECKING:
     from shuffle_plugins.mechanisms import PrivateSum
@@ -95,24 +93,11 @@ def sampling_error(*, population: int, cohort: int, sampling: Sampling, spread: 
 
 
 def gaussian_mse(*, target_epsilon: float, delta: float, sensitivity: float, dim: int) -> float:
-    r"""Mean squared error d·σ² of the analytic Gaussian mechanism, exact to twelve digits.
+    """Mean squared error d·σ² of the analytic Gaussian mechanism.
 
-    σ is the least with :math:`Φ(\frac{Δ}{2σ} - \frac{εσ}{Δ}) - e^{ε} Φ(-\frac{Δ}{2σ} - \frac{εσ}{Δ}) \le δ`
-    (Balle and Wang 2018, Theorem 8), where Δ, ``sensitivity``, is the ℓ2 distance between the means of
-    neighbouring datasets.
+    ``sensitivity`` is the ℓ2 distance between the means of neighbouring datasets.
     """
-
-    def excess(log_ratio: float) -> float:
-        ratio = math.exp(log_ratio)  # σ/Δ
-        near, far = 0.5 / ratio - target_epsilon * ratio, -0.5 / ratio - target_epsilon * ratio
-        first, second = float(special.log_ndtr(near)), target_epsilon + float(special.log_ndtr(far))
-        spent = -math.exp(first) * math.expm1(min(second - first, 0.0))
-        return math.log(max(spent, 1e-300) / delta)
-
-    widest = math.log(math.sqrt(2 * math.log(2.5 / delta)) / target_epsilon + 2)
-    narrowest = -0.5 * math.log(target_epsilon + 60 * (1 + math.log(1 / delta))) - 3
-    root = zero_between(excess, narrowest, widest + 1, xtol=1e-13)
-    return dim * (sensitivity * math.exp(root)) ** 2
+    return dim * (sensitivity * noise_ratio(local_epsilon=target_epsilon, local_delta=delta)) ** 2
 
 
 LEAST_RATIO = 2.0

@@ -135,7 +135,6 @@ class Plan(PlanQuestion):
         thrifty: of the rows within ``tolerance`` of the best, that of the same cohort and the fewest rounds;
             where only one T was tried, that of the smallest cohort.
         cohort_edge, steps_edge: where the best k and T lie among those of all rows.
-        rows: every combination tried, by mechanism, T and k.
         infeasible: (mechanism, k, T) that exceed the target even at the smallest ε0.
     """
 

@@ -169,11 +169,9 @@ def training_recipe(
     Args:
         target_epsilon: of the whole run, replace-one, against an observer of the model.
         population: records of the data set, at least 20.
-        dim: number of trained parameters.
         mechanism: for one report per record, registered randomizers of vectors in an ℓ2 ball, or ``"best"``;
             for a sum, one of those that :func:`plan_sums` plans.
         cohort: records of a step; by default a tenth of all.
-        num_steps: by default 200.
     """
     kind = checks.choice(ModelKind, "model", model)
     checks.whole("population", population, at_least=2 * _ONE_IN)

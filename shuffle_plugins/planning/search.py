@@ -85,7 +85,6 @@ def plan(
             norm takes the smallest ball of its norm around it.
         tolerance: ``thrifty`` may exceed the least error by this share of it.
         whole_grid: try every combination of large grids too, for a picture.
-        progress: called with the combinations done and those expected so far.
 
     Raises:
         ValueError: also if no combination stays within the target even at the smallest ε0.

@@ -50,7 +50,6 @@ def plan_sums(
         mechanism: ``"vector-sum"`` or ``"poisson-binomial"``.
         num_steps: T, or a sequence of candidates. At k = n the error of the average hardly depends on it.
         cohorts: candidates for k, at least 2; by default n alone, which has the least error.
-        norm: of the clients' ball; sums take the smallest ℓ2 ball around it.
     """
     if mechanism not in SUMS:
         raise ValueError(f"mechanism must be one of {', '.join(SUMS)} to plan sums, got {mechanism!r}")

@@ -151,7 +151,6 @@ def check_mechanism(
             it takes one, by keyword; use :func:`functools.partial` for further options.
         dims, local_epsilons: dimensions (or numbers of categories) and ε0 to try; those that the factory
             refuses with a ValueError are reported as skipped.
-        radius: passed to factories that take one; None for their default.
         samples: reports per record in statistical checks, at least 1000; fewer in large dimensions, and a
             fifth where ε0 is so small or large that samples tell little.
         variance_is_bound: whether ``variance`` is documented as an upper bound rather than the value.

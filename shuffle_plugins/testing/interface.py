@@ -59,11 +59,11 @@ def is_unbiased(case: Case) -> Measured:
     pooled = along.double() / sum(float(truth @ truth) for truth in truths)
     unseen = UNSEEN / case.samples
     z = max(worst_z(error, unseen=unseen) for error in [*errors, pooled.unsqueeze(1)])
-    if not z <= LARGEST_Z:
-        raise Broken(
-            "the mean of the reports is not the record", standard_errors=z, relative_bias=float(pooled.mean())
-        )
-    return {"standard errors": z, "relative bias": float(pooled.mean())}
+    bias = float(pooled.mean())
+    require(
+        z <= LARGEST_Z, "the mean of the reports is not the record", standard_errors=z, relative_bias=bias
+    )
+    return {"standard errors": z, "relative bias": bias}
 
 
 def _exactly_unbiased(case: Case) -> Measured:
@@ -149,8 +149,8 @@ def is_bounded_by_its_worst_variance(case: Case) -> Measured:
     scale = max(float(torch.stack([case.truth(record) for record in tried]).square().sum(dim=1).max()), worst)
     if not bool(declared.isfinite().all()) or float(declared.min()) < -1e-12 * scale:
         raise Broken("variance() must be finite and not negative", smallest=float(declared.min()))
-    if not largest <= worst + 1e-9 * scale:
-        raise Broken("worst_variance is smaller than a variance", worst=worst, largest=largest)
+    enough = largest <= worst + 1e-9 * scale
+    require(enough, "worst_variance is smaller than a variance", worst=worst, largest=largest)
     return {"worst": worst, "largest": largest}
 
 
@@ -170,8 +170,9 @@ def _sums(case: Case, records: Tensor, *, salt: int) -> float:
     source = case.source(salt)
     count = min(max(case.samples // 400, 40), 75)  # samples that a sum counts for
     drawn = [mechanism.randomize_sum(records, randomness=source) for _ in range(count)]
-    if any(total.shape != (mechanism.dim,) for total in drawn):
-        raise Broken(f"randomize_sum must return ({mechanism.dim},), got {tuple(drawn[0].shape)}")
+    shape = (mechanism.dim,)
+    fits = all(total.shape == shape for total in drawn)
+    require(fits, f"randomize_sum must return {shape}, got {tuple(drawn[0].shape)}")
     errors = torch.stack(drawn).double() - truth
     z = worst_z(errors, unseen=UNSEEN / count / _SUMMED)
     require(z <= LARGEST_Z, "the mean of randomize_sum is not the sum of the records", standard_errors=z)
@@ -179,7 +180,8 @@ def _sums(case: Case, records: Tensor, *, salt: int) -> float:
     squares = errors.square().sum(dim=1)
     measured = float(squares.mean())
     above = _TOLERANCE * measured + LARGEST_Z * float(squares.std()) / count**0.5
-    above += FLOAT32 * (_SUMMED * measured + float(truth @ truth)) + _rounding(mechanism)
+    radius = mechanism.radius if isinstance(mechanism, LocalRandomizer) else 1.0
+    above += FLOAT32 * (_SUMMED * measured + float(truth @ truth)) + (FLOAT32 * _SUMMED * radius) ** 2
     below = above + UNSEEN / count * max(float(squares.max()), float(truth @ truth))
     off = measured - declared
     if off > above or (off < -below and not case.variance_is_bound):
@@ -195,15 +197,10 @@ def _own_coins(case: Case) -> None:
         )
 
 
-def _rounding(mechanism: object) -> float:
-    radius = mechanism.radius if isinstance(mechanism, LocalRandomizer) else 1.0
-    return (FLOAT32 * _SUMMED * radius) ** 2
-
-
 def _declared(case: Case, records: Tensor) -> Tensor:
     found = case.mechanism.variance(records)
-    if found.shape != (len(records),):
-        raise Broken(f"variance must return ({len(records)},), got {tuple(found.shape)}")
+    shape = (len(records),)
+    require(found.shape == shape, f"variance must return {shape}, got {tuple(found.shape)}")
     return found.double()
 
 
@@ -216,13 +213,10 @@ def takes_its_bits_on_the_wire(case: Case) -> Measured:
     reports = mechanism.randomize(case.inside(_ODD), randomness=case.source())
     declared = mechanism.bits_per_report
     packed = len(reports.to_bytes()) - reports.layout.header_bytes
-    if reports.bits_per_report != declared or packed != (_ODD * declared + 7) // 8:
-        raise Broken(
-            "reports do not take bits_per_report bits",
-            declared=declared,
-            found=reports.bits_per_report,
-            bytes_for_37=packed,
-        )
+    found = reports.bits_per_report
+    fits = found == declared and packed == (_ODD * declared + 7) // 8
+    told = {"declared": declared, "found": found, "bytes_for_37": packed}
+    require(fits, "reports do not take bits_per_report bits", **told)
     return {"bits": declared}
 
 
@@ -230,13 +224,13 @@ def survives_the_wire(case: Case) -> Measured:
     """Bytes give back the same reports, with the same sum, under the mechanism's own name and dimension."""
     mechanism = case.mechanism
     reports = mechanism.randomize(case.inside(_ODD), randomness=case.source())
-    if (reports.mechanism, reports.dim) != (mechanism.name, mechanism.dim) or len(reports) != _ODD:
-        raise Broken("reports must carry the mechanism's name and dim, one report per client")
+    carried = (reports.mechanism, reports.dim, len(reports)) == (mechanism.name, mechanism.dim, _ODD)
+    require(carried, "reports must carry the mechanism's name and dim, one report per client")
     data = reports.to_bytes()
     back = Reports.from_bytes(data)
     require(back.to_bytes() == data, "bytes do not give back the same reports")
-    if not torch.equal(mechanism.sum(back), mechanism.sum(reports)):
-        raise Broken("the sum changes on the way over the wire")
+    same = torch.equal(mechanism.sum(back), mechanism.sum(reports))
+    require(same, "the sum changes on the way over the wire")
     return {}
 
 
@@ -252,11 +246,7 @@ def refuses_foreign_reports(case: Case) -> Measured:
     if len(reports.fields) > 1:
         foreign["one field less"] = replace(reports, fields=reports.fields[:-1])
     for kind, given in foreign.items():
-        try:
-            mechanism.sum(given)
-        except ValueError:
-            continue
-        raise Broken(f"sum() took reports of {kind}; it must raise ValueError")
+        _refused(f"reports of {kind}", partial(mechanism.sum, given))
     return {}
 
 
@@ -279,11 +269,11 @@ def bounds_forged_reports(case: Case) -> Measured:
             total = mechanism.sum(forged).double()
         except ValueError:
             continue
-        if total.shape != honest.shape or not bool(total.isfinite().all()):
-            raise Broken(f"a forged report ({kind}) makes the sum NaN, infinite or of another shape")
+        sound = total.shape == honest.shape and bool(total.isfinite().all())
+        require(sound, f"a forged report ({kind}) makes the sum NaN, infinite or of another shape")
         moved = float((total - honest).norm()) / altered
-        if moved > limit:
-            raise Broken(f"a forged report ({kind}) moves the sum without bound", moved=moved, limit=limit)
+        bounded = not moved > limit
+        require(bounded, f"a forged report ({kind}) moves the sum without bound", moved=moved, limit=limit)
         influence = max(influence, moved)
     return {"largest influence": influence}
 
@@ -343,9 +333,9 @@ def repeats_under_a_seed(case: Case) -> Measured:
             torch.manual_seed(state)
             seen.add(mechanism.randomize(batch, randomness=case.source(5)).to_bytes())
             sums.add(tuple(mechanism.randomize_sum(batch, randomness=case.source(6)).tolist()))
-    if len(seen) > 1:
-        raise Broken("two runs under one seed differ: take every random bit from the randomness given")
-    require(not len(sums) > 1, "randomize_sum differs in two runs under one seed")
+    told = "two runs under one seed differ: take every random bit from the randomness given"
+    require(len(seen) == 1, told)
+    require(len(sums) == 1, "randomize_sum differs in two runs under one seed")
     return {}
 
 
@@ -361,10 +351,10 @@ def differs_without_a_seed(case: Case) -> Measured:
             torch.manual_seed(0)
             return mechanism.randomize(batch, randomness=randomness).to_bytes()
 
-    if sent(case.source(7)) == sent(case.source(8)):
-        raise Broken("two seeds give the same reports: the randomness given is ignored")
-    if sent(None) == sent(None):
-        raise Broken("two runs without a seed give the same reports: nothing is random by default")
+    seeded = sent(case.source(7)) != sent(case.source(8))
+    require(seeded, "two seeds give the same reports: the randomness given is ignored")
+    fresh = sent(None) != sent(None)
+    require(fresh, "two runs without a seed give the same reports: nothing is random by default")
     return {}
 
 
@@ -575,10 +565,8 @@ def clipping_while_randomising_is_clipping_first(case: Case) -> Measured:
     truth = ball.clip(batch).double().mean(dim=0)
     means = [ball.aggregate(ball.randomize(batch, randomness=source, clip=True)) for _ in range(60)]
     z = worst_z(torch.stack(means).double() - truth)
-    if not z <= LARGEST_Z:
-        raise Broken(
-            "with clip=True a row outside the ball is not reported as clip() brings it in", standard_errors=z
-        )
+    told = "with clip=True a row outside the ball is not reported as clip() brings it in"
+    require(z <= LARGEST_Z, told, standard_errors=z)
     return {"standard errors": z}
 
 

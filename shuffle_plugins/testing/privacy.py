@@ -119,18 +119,14 @@ def sampler_follows_its_law(case: Case) -> Measured:
 
 
 def _p_value(outcomes: Reports, sent: Reports, probabilities: Tensor) -> float:
-    first, kind = distinct(_together(outcomes, sent))
-    if int(first.max()) >= len(outcomes):
-        raise Broken("the mechanism sent a report that outcomes() does not list")
-    counts = torch.bincount(first[kind[len(outcomes) :]], minlength=len(outcomes)).double()
-    return _chi_square(counts, probabilities * len(sent))
-
-
-def _together(outcomes: Reports, sent: Reports) -> Reports:
     try:
-        return Reports.concat([outcomes, sent])
+        together = Reports.concat([outcomes, sent])
     except ValueError as error:
         raise Broken(f"outcomes() are not of the layout of what is sent: {error}") from error
+    first, kind = distinct(together)
+    require(int(first.max()) < len(outcomes), "the mechanism sent a report that outcomes() does not list")
+    counts = torch.bincount(first[kind[len(outcomes) :]], minlength=len(outcomes)).double()
+    return _chi_square(counts, probabilities * len(sent))
 
 
 def _chi_square(counts: Tensor, expected: Tensor) -> float:

@@ -65,6 +65,7 @@ def test_rounds_of_very_different_scales_have_an_answer() -> None:
         assert accountant.bounds(1e-6)
 
 
+@pytest.mark.slow
 def test_budgets_with_local_delta_are_answered_not_refused() -> None:
     shuffle_round = shuffled(0.1, 10, 1, local_delta=1e-7)
     accountant = ShuffleAccountant()

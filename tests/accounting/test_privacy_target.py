@@ -50,10 +50,3 @@ def test_no_round_is_measured_before_an_adversary_who_sees_every_report(adversar
         shuffled(1.0, 9, 3, adversary=adversary)
     with pytest.raises(ValueError, match="local_epsilon"):
         SumRound(sensitivity=1.0, trials=100, dim=1, population=9, cohort=9, adversary=adversary)
-
-
-def test_an_unknown_adversary_or_sampling_is_answered_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match="model-observer"):
-        shuffled(1.0, 9, 3, adversary="nobody")
-    with pytest.raises(ValueError, match="without-replacement"):
-        shuffled(1.0, 9, 3, sampling="some")

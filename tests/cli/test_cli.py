@@ -19,7 +19,7 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     comparison,
 )
-from shuffle_plugins.accounting.calibrate import LARGEST_SEARCHED_LOCAL_EPSILON, MAX_NUM_STEPS
+from shuffle_plugins.accounting.calibrate import LARGEST_SEARCHED_LOCAL_EPSILON
 from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS, PublishedBound
 from shuffle_plugins.cli import commands, output
 
@@ -161,22 +161,15 @@ def test_calibrate_comes_close_to_the_target_from_below(
     assert f"{solve} = " in out
 
 
-@first_fast(
-    ("asked", "cap"),
-    [
-        ("-k 20 -t 1 --target-epsilon 19", "ε0 = 20"),
-        ("-k 1 -e 1e-4 --solve rounds --target-epsilon 10", "T = 1,000,000,000"),
-    ],
-)
-def test_calibrate_says_when_it_answers_with_its_own_cap(run: CommandLine, asked: str, cap: str) -> None:
-    common = ["-n", "2000", "-d", "1e-5", *asked.split()]
-    remark = f"{cap} is the solver's cap"
+def test_calibrate_says_when_it_answers_with_its_own_cap(run: CommandLine) -> None:
+    common = ["-n", "2000", "-d", "1e-5", "-k", "20", "-t", "1", "--target-epsilon", "19"]
+    remark = "ε0 = 20 is the solver's cap"
     code, out, err = run("calibrate", *common)
     assert (code, remark in out, remark in err) == (0, False, True)
     code, out, err = run("calibrate", *common, "--json")
     assert code == 0
     assert [text.startswith(remark) for text in json.loads(out)["warnings"]] == [True]
-    assert json.loads(out)["value"] in (LARGEST_SEARCHED_LOCAL_EPSILON, MAX_NUM_STEPS)
+    assert json.loads(out)["value"] == LARGEST_SEARCHED_LOCAL_EPSILON
 
 
 def test_mechanisms_compare_on_one_question(run: CommandLine) -> None:
@@ -230,39 +223,12 @@ def test_plan_keeps_its_contract(run: CommandLine) -> None:
     assert (again["lower"], again["upper"]) == (row["lower"], row["upper"])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("columns", ["80", "110"])
-def test_a_plan_is_readable(
-    run: CommandLine,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    columns: str,
-) -> None:
-    found = run.json("plan", *PLANNED)
-    monkeypatch.setenv("COLUMNS", columns)
-    target = tmp_path / "plan.png"
-    code = cli.main(["plan", *PLANNED, "--plot", str(target)])
-    out, err = capsys.readouterr()
-    assert (code, err) == (0, "Planning: every k and T tried is certified, which can take a minute.\n")
-    tables, told = out.split("replace-one neighbours")
-    for heading in ("k, T", "noise, sampling", "× best", "thrifty", "trusted curator"):
-        assert re.search(rf"^{heading} +\w", tables, re.MULTILINE)  # the legend
-    assert max(len(line.rstrip()) for line in tables.splitlines()) <= int(columns)
-    assert "…" not in out
-    for remark in found["remarks"]:
-        assert remark in told
-    for baseline in found["baselines"]:
-        assert baseline["name"] in out
-    assert target.read_bytes().startswith(b"\x89PNG")
-
-
 SUMMED = ["plan", "-n", "2000", "--target-epsilon", "1", "-d", "1e-6", "--dim", "8", "-t", "20"]
 SUMMED += ["-k", "100,2000", "--mechanism", "vector-sum", "--adversary", "server"]
 
 
 @pytest.mark.slow
-def test_a_plan_of_a_sum_compares_who_draws(run: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_of_a_sum_compares_who_draws(run: CommandLine) -> None:
     found = run.json(*SUMMED)
     assert found["mechanism"] == "vector-sum"
     assert [(row["drawn_by"], row["cohort"]) for row in found["rows"]] == [
@@ -276,18 +242,9 @@ def test_a_plan_of_a_sum_compares_who_draws(run: CommandLine, monkeypatch: pytes
     for row in found["rows"]:
         assert 0 < row["lower"] <= row["upper"] <= 1
         assert row["lower_bound"] == "binomial instance"
-    monkeypatch.setenv("COLUMNS", "80")
-    code, out, err = run(*SUMMED)
-    assert (code, err) == (0, "")
-    table, told = out.split("replace-one neighbours · adversary: server")
-    for heading in ("who draws", "k, answer", "T, charged", "noise"):
-        assert re.search(rf"^{heading} +[a-z]", table, re.MULTILINE)  # the legend
-    assert max(len(line.rstrip()) for line in table.splitlines()) <= 80
-    assert "…" not in out
-    for remark in found["remarks"]:
-        assert remark in told
 
 
+@pytest.mark.slow
 def test_a_plan_among_mechanisms_says_which_were_left_out(run: CommandLine) -> None:
     asked = ["plan", "-n", "100", "--target-epsilon", "1", "-d", "1e-5", "--dim", "3", "-t", "1", "-k", "100"]
     code, out, err = run(*asked)
@@ -306,39 +263,24 @@ _RUN = "-n 2000 -d 1e-5"
 REFUSED = {
     # an option that would change nothing
     "epsilon -n 9 -k 3 -e 1 -t 1 -d 1e-5 --dim 5": "generic takes no --dim",
-    "audit --mechanism k-rr -e 1 --dim 4 -t 5": "leave out --rounds",
-    "round-costs -k 9 --report-bytes 5 --verified": "leave out --verified",
     "bandit --actions 5 -t 999 --model local -e 1 --bound published": "leave out --bound",
-    "bandit --actions no.csv -t 999 -e 1 -d 1e-5 --dim 3": "leave out --dim",
+    "round-costs --clients 10": "give --dim for a shared sum",
     f"{' '.join(SUMMED)} --method rdp": "leave out --sampling, --method and --plot",
     # a mechanism that the command does not take
-    "audit -e 1 --mechanism vector-sum": "this command takes mechanisms with one report per client",
-    f"plan {_RUN} --target-epsilon 1 --dim 10 --mechanism multi-message": "is a sum of many messages",
     f"epsilon {_RUN} -k 200 -t 20 -e 1 --mechanism vector-sum": 'sp.get("vector-sum", dim=…, cohort=…',
     f"calibrate {_RUN} -k 200 -t 20 --target-epsilon 1 --mechanism x": "no mechanism named 'x'; available: b",
     # a wrong name, answered by the right one
     "epsilon --epsilon0=2": "Did you mean --local-epsilon?\n",
-    "epsilon --loca 2": "Did you mean --local-epsilon or --local-delta?\n",
-    "calibrate --roudns 2": "Did you mean --rounds?\n",
     "budget --zzz": " budget --help` lists the options.\n",
-    "--versoin": "Did you mean --version?\n",
     "plna": "Did you mean 'plan'?\n",
     # values
-    "plan -n 300 --target-epsilon 0.5 -d 1e-5 --dim 8 -t 1 -k 30 --norm l3": "--norm",
     "plan -n 300 --target-epsilon 1e-9 -d 1e-15 --dim 8 -t 1000 -k 300 --mechanism linf-coordinate": "fewer",
     "epsilon -n 10 -k 20 -e 1 -t 1 -d 1e-5": "--cohort",
-    "epsilon -n 10 -k 5 -e 1 -t 1 -d 1e-5 --adversary nobody": "model-observer",
     "epsilon -n ten -k 2 -e 1 -t 1 -d 1e-5": "'ten' is not a",
     "epsilon -n 10 -k 5 -e 1 -t 1 -d 1e-5 --mechanism privunit": "--dim is needed",
     "epsilon -n 10 -k 5 -e 1 -t 1 -d 1e-5 --plot no-such-folder/a.png": "no-such-folder",
-    "epsilon -n 10 -k 5 -e 1 -t 1 -d 1e-5 --sampling full": "leave out --cohort",
-    "epsilon -n 10 -e 1 -t 1 -d 1e-5 --sampling epoch": "--cohort is needed",
     "epsilon -n 10 -k 5 -e 1 -t 1 -d 1e-5 --local-delta 1e-9 --mechanism binary-rr": "--mechanism generic",
     "compare -n 10 -k 5 -e , -d 1e-5": "at least one",
-    "calibrate --target-epsilon 1 -d 1e-5 -n 100 -k 10 -t 5 -e 1": "leave out --local-epsilon",
-    "mechanisms --dim 10": "--local-epsilon",
-    "bandit --actions 20 -t 1e5 -e 0.5 -d 1e-6 --model central": "leave out --delta",
-    "bandit --actions 20 -t 1e5 -e 0.5 -d 1e-6 --mechanism gaussian": "laplace, binary-rr",
     f"bandit --actions {__file__} -t 1e5 -e 0.5 -d 1e-6": "one row of numbers per action",
 }
 
@@ -362,15 +304,6 @@ def test_usual_names_elsewhere_point_at_options_that_exist() -> None:
     assert {name for names in commands.ELSEWHERE.values() for name in names} <= options
     with_another_meaning = {"--clients", "--epsilon", "--output", "--protocol"}  # options of some commands
     assert {f"--{name}" for name in commands.ELSEWHERE} & options <= with_another_meaning
-
-
-def test_without_a_terminal_a_long_computation_is_announced_once(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = output.progress("planning", announced="Planning")
-    progress(1, 1)
-    assert capsys.readouterr().err == ""
-    progress(1, 9)
-    progress(2, 9)
-    assert capsys.readouterr() == ("", "Planning\n")
 
 
 def test_a_terminal_is_told_after_a_while_that_a_command_works(
@@ -450,6 +383,7 @@ def test_few_published_bounds_are_computed_and_all_on_request(run, monkeypatch) 
     assert few | {"bounds": every["bounds"]} == every
 
 
+@pytest.mark.slow
 def test_an_audit_compares_what_is_attained_with_what_is_claimed(run) -> None:
     asked = ("--mechanism", "binary-rr", "-e", "2", "--trials", "3000", "--confidence", "0.9999999")
     # Four clients at ε0 = 2: the attack proves some 1.8, so that chance does not take it to 0.
@@ -493,6 +427,7 @@ def test_clients_with_several_records_are_asked_about(run: CommandLine) -> None:
     assert "--samples-per-client must be at most --records-per-client" in err
 
 
+@pytest.mark.slow
 def test_a_recipe_is_printed_with_reasons_and_as_json(run: CommandLine) -> None:
     asked = ["recipe", "-n", "2000", "--target-epsilon", "2", "-d", "1e-5", "--dim", "60", "-t", "20"]
     found = run.json(*asked)

@@ -37,15 +37,6 @@ def test_the_table_is_the_bandits_own_plan(tmp_path: Path, capsys: pytest.Captur
     assert found[0]["delta"] == 1e-6
 
 
-def test_people_read_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([*ASKED, "--mechanism", "binary-rr"]) == 0
-    out = " ".join(capsys.readouterr().out.split())  # sentences wrap where the terminal ends
-    assert "20 actions in 2 dimensions, 100,000 clients" in out
-    assert "ε ≤ 0.5 at δ = 1e-06 (replace-one" in out
-    assert "clients are left for the action that looks best" in out
-    assert "more than 2 widths below the best one" in out
-
-
 @pytest.mark.parametrize(
     "table",
     [

@@ -160,15 +160,11 @@ def test_what_is_hidden_is_recovered_with_its_keys_alone(run, values, tmp_path) 
     [
         (b"red\nmauve\n", LISTED, "value 2 is 'mauve'"),
         (b"red\n\nblue\n", LISTED, "line 2 of"),
-        (b"", LISTED, "holds no values"),
         (b"red\n\xff\xfe\n", LISTED, "not text in UTF-8"),
         (b"red\n", [], "it is public, so it must not be taken from the data"),
-        (b"red\n", ["--categories", "red"], "at least two categories"),
-        (b"red\n", ["--categories", "red,red"], "stands there twice"),
         (b"a,b\n1,2\n", [*LISTED, "--column", "colour"], "has no column 'colour'; its first line names a, b"),
         (b"a,b\n1,2\n,3\n", [*LISTED, "--column", "a"], "row 2 of"),
         (b"red\n" * 3, [*LISTED, "--epsilon", "0"], "epsilon must be"),
-        (b"red\n" * 3, [*LISTED, "--confidence", "1"], "confidence"),
     ],
 )
 def test_bad_files_end_in_one_sentence(run, tmp_path, content, extra, message) -> None:

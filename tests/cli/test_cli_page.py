@@ -70,12 +70,8 @@ def test_the_command_and_the_python_shown_give_the_same_interval(
     [
         ({"cohort": "3000"}, "cohort", "cohort must be in (0, population], got 3000 of 2000"),
         ({"rounds": "1.5"}, "rounds", "'1.5' is not a whole number"),
-        ({"rounds": "0"}, "rounds", "num_steps must be a whole number in [1, 1,000,000,000,000], got 0"),
         ({"delta": ""}, "delta", "δ is missing: type a number"),
-        ({"delta": "1"}, "delta", "delta must be in (0, 1), got 1.0"),
-        ({"local-epsilon": "inf"}, "local-epsilon", "local_epsilon must be in [1e-09, 500], got inf"),
         ({"mechanism": "k-rr", "dim": "1"}, "dim", "categories must be at least 2 for k-rr, got dim=1"),
-        ({"mechanism": "nobody"}, "mechanism", "no mechanism named 'nobody'"),
         ({"sampling": "<b>"}, "sampling", "'&lt;b&gt;' is not one of without-replacement,"),
         ({"cohort": "0.5"}, "cohort", None),
     ],

@@ -131,13 +131,9 @@ def test_what_contradicts_itself_is_refused(run: CommandLine, tmp_path: Path) ->
     path.write_text(json.dumps(accountant().state_dict()))
     for arguments, reason in (
         (["-n", "2000"], "--local-epsilon and --rounds and --delta and --cohort must be given"),
-        (["-n", "2000", "--sampling", "full"], "--local-epsilon and --rounds and --delta must be given"),
         ([str(path)], "--delta is needed"),
         ([str(path), "-d", "1e-5", "-k", "200"], "leave out --cohort"),
-        ([str(path), "-d", "1e-5", "--model", "m"], "--model is for a ledger"),
         ([*QUESTION, "--model", "m"], "--model is for a ledger"),
-        ([*QUESTION, "--json", "--markdown"], "not both"),
-        ([*QUESTION, "--unit", "person"], "person"),
         ([str(tmp_path / "nothing")], "No such file"),
     ):
         code, out, err = run(*arguments)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 ROOT = Path(__file__).parents[2]
@@ -134,25 +132,6 @@ def test_chapter_7_meets_the_published_numbers():
     assert (joint[10.0], separate[10.0]) == pytest.approx((2.127, 6.974), abs=6e-4)
     close = [values("thesis-7.9", 0, name=n)[0.99] for n in (refinement.SEPARATE, refinement.JOINT)]
     assert 1.8 < close[0] / close[1] < 2
-
-
-def test_a_point_of_figure_7_7_is_measured_again():
-    drawn = values("thesis-7.7", 0, series="R = 1")[100_000.0]
-    mean, deviation = refinement.error_of_estimates(local_epsilon=1.0, bits=1.0, clients=100_000, runs=3)
-    assert abs(mean - drawn) < 5 * deviation
-
-
-@pytest.mark.parametrize("local_epsilon", [0.1, 1.0, 4.0])
-def test_randomness_of_table_7_1_is_the_entropy_of_the_mechanisms(local_epsilon):
-    """k·H2 and the like against -Σ p·log2 p over every report that the package's own mechanism can make."""
-    for name in ("k-ary response", "one-bit Hadamard response"):
-        oracle = refinement.TABLE_MECHANISMS[name](local_epsilon=local_epsilon, dim=6)
-        every = oracle.outcomes()
-        logs = oracle.log_likelihood(every, torch.tensor(2))
-        entropy = float(-(logs.exp() * logs).sum()) / math.log(2)
-        public = 3.0 if name.startswith("one-bit") else 0.0  # which of 8 groups, no secret
-        found = refinement.randomness_bits(name, local_epsilon=local_epsilon, categories=6)
-        assert found == pytest.approx(entropy - public, rel=1e-9)
 
 
 def test_the_page_of_claims_is_what_the_committed_results_give():

@@ -44,12 +44,3 @@ def test_a_reply_is_a_randomised_gradient_of_one_drawn_record(example, self_samp
             accounted(SampledRecordsRound.of(clients, records_per_client=5), num_steps=6).epsilon(1e-6).upper,
             rel=1e-9,
         )
-
-
-@pytest.mark.slow
-def test_it_learns(example):
-    features, labels = blobs(250, 5)
-    setting = example.Setting(cohort=200, rounds=5, local_epsilon=9.0, learning_rate=6.0)
-    row = example.run((features, labels), (features.flatten(0, 1), labels.flatten()), setting)
-    assert row["accuracy"] > 0.6
-    assert row["epsilon_of_a_record"] < row["epsilon_of_a_client"]

@@ -55,19 +55,6 @@ def test_refuses_pictures_that_features_cannot_be_fitted_to(pictures, options, m
         ImageFeatures.fit(pictures, **options)
 
 
-def test_refuses_images_of_another_kind():
-    features = ImageFeatures.fit(LEAVES)
-    for images, match in (
-        (IMAGES[:, 0], "images must be"),
-        (IMAGES[:, :1], r"\(3, 12, 16\), got \(1, 12, 16\)"),
-        (IMAGES[..., :11], r"\(3, 12, 16\), got \(3, 12, 11\)"),
-        (255 * IMAGES, "divide bytes by 255"),
-        ((255 * IMAGES).to(torch.uint8), "images.float\\(\\) / 255"),
-    ):
-        with pytest.raises(ValueError, match=match):
-            features(images)
-
-
 def test_a_module_is_a_kind_and_leaves_no_graph_behind():
     torch.manual_seed(0)
     module = torch.nn.Conv2d(3, 6, 3).double()
@@ -240,17 +227,3 @@ def test_dead_leaves_are_discs_of_any_colours_and_the_same_in_every_call():
     assert not torch.equal(leaves, dead_leaves(300, height=16, width=24, colours=2, seed=1))
     with pytest.raises(ValueError, match="seed"):
         dead_leaves(3, height=8, width=8, seed=-1)
-
-
-@pytest.mark.parametrize(
-    ("coefficients", "match"),
-    [
-        (torch.ones(9, 6, 2, 2), "the same everywhere"),
-        (1e-42 * torch.rand(9, 6, 2, 2, dtype=torch.float64), "ordinary size"),
-        (torch.rand(5, 6, 2, 2), "got 5 of 6 channels"),
-        (torch.rand(1, 6, 2, 2).expand(9, 6, 2, 2), "several pictures"),
-    ],
-)
-def test_refuses_coefficients_that_tell_no_covariance(coefficients, match):
-    with pytest.raises(ValueError, match=match):
-        ChannelWhitening.fit(coefficients)

@@ -23,7 +23,7 @@ from shuffle_plugins.mechanisms import (
     registry,
     spec_from_json,
 )
-from shuffle_plugins.protocols import BallSum, ScalarSum, VectorSum
+from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.randomness import SeededRandomness
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "extending.md"
@@ -184,13 +184,6 @@ def test_a_sum_is_agreed_on_as_text(name: str) -> None:
     assert again.report_bytes(dim=mechanism.dim) == mechanism.layout.report_bytes
     with pytest.raises(ValueError, match="build it with dim=77"):
         again.build(dim=77)
-
-
-def test_a_protocol_that_is_no_registered_sum_has_no_spec() -> None:
-    with pytest.raises(ValueError, match="must be a registered sum"):
-        SumSpec(protocol=ScalarSum(cohort=60, levels=3, coins=40))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="must be a registered sum"):
-        SumSpec(protocol=get("privunit", local_epsilon=1.0, dim=3))
 
 
 def test_what_was_written_on_the_page_runs(page: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:

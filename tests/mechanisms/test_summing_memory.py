@@ -12,27 +12,24 @@ from shuffle_plugins.randomness import SeededRandomness
 GRIDS = ["laplace", "discrete-laplace", "gaussian", "discrete-gaussian"]
 
 SCRIPT = """
-import resource, sys, torch
+import resource, torch
 from shuffle_plugins.mechanisms import get
 
-name, call, clients, dim = sys.argv[1], sys.argv[2], 500, 25_000
-mechanism = get(name, local_epsilon=2.0, dim=dim)
-getattr(mechanism, call)(mechanism.randomize(torch.zeros(9, dim)) if call == "sum" else torch.zeros(9, dim))
-rows = torch.full((clients, dim), 1e-9)
-given = mechanism.randomize(rows) if call == "sum" else rows
+dim = 25_000
+mechanism = get("laplace", local_epsilon=2.0, dim=dim)
+mechanism.randomize_sum(torch.zeros(9, dim))
+rows = torch.full((500, dim), 1e-9)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-getattr(mechanism, call)(given)
+mechanism.randomize_sum(rows)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory comes in other units elsewhere")
-@pytest.mark.parametrize(("name", "call"), [("laplace", "randomize_sum"), ("privunit-g", "randomize_sum")])
-def test_sums_take_little_memory_beyond_what_they_are_given(name, call):
+def test_a_sum_takes_little_memory_beyond_what_it_is_given():
     """48 MiB of input; a copy in float32 would be as much, in int64 or float64 twice that."""
-    command = [sys.executable, "-c", SCRIPT, name, call]
-    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    run = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
     assert float(run.stdout) < 30
 
 

@@ -156,14 +156,9 @@ def test_foreign_and_forged_range_reports_are_refused():
             find_centre(Reports(mechanism=mechanism, dim=sent.dim, fields=fields), plan=PLAN)
 
 
-def test_a_plan_that_cannot_be_kept_is_refused():
-    with pytest.raises(ValueError, match="cannot range"):
-        replace(PLAN, clients=20, ranging=True)
+def test_a_plan_that_cannot_be_kept_and_samples_of_another_are_refused():
     with pytest.raises(ValueError, match="too many"):
         replace(PLAN, sigma=1e-9)
-
-
-def test_bad_samples_are_refused():
     samples, _ = held(PLAN)
     with pytest.raises(ValueError, match="the plan is for"):
         estimate_mean(samples[1:], plan=PLAN)

@@ -30,10 +30,6 @@ from torch.utils.data import DataLoader
 from shuffle_plugins import cli
 from shuffle_plugins.accounting import Cover, DataAccess, Unit
 
-QUIET = dict.fromkeys(
-    ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
-)
-
 
 def backward(module: nn.Module, optimizer: Any, batch: Any) -> None:
     x, y = batch
@@ -336,49 +332,6 @@ def test_an_optimizer_state_of_more_rounds_than_the_books_hold_marks_them(
     assert late.statement().warnings == ()
     with pytest.raises(ValueError, match="privacy_rounds"):
         optimizer.load_state_dict({**state, "privacy_rounds": -1})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("books", [False, True])
-def test_a_checkpoint_of_lightning_is_marked_or_continued(
-    make_private: Any, tmp_path: Path, books: bool
-) -> None:
-    lightning = pytest.importorskip("lightning")
-
-    class Lit(lightning.LightningModule):
-        def __init__(self, engine: PrivacyEngine, model: nn.Module, optimizer: Any) -> None:
-            super().__init__()
-            self.engine, self.model, self.optimizer = engine, model, optimizer
-
-        def configure_optimizers(self) -> Any:
-            return self.optimizer
-
-        def training_step(self, batch: Any, _: int) -> torch.Tensor:
-            return cross_entropy(self.model(batch[0]), batch[1])
-
-        def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-            if books:
-                checkpoint["accountant"] = self.engine.accountant.state_dict()
-
-        def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-            if books:
-                self.engine.accountant.load_state_dict(checkpoint["accountant"])
-
-    def fit(epochs: int, path: Path | None = None) -> tuple[PrivacyEngine, Any]:
-        engine, model, optimizer, loader = make_private(randomness=None)
-        trainer = lightning.Trainer(max_epochs=epochs, accelerator="cpu", **QUIET)
-        trainer.fit(Lit(engine, model, optimizer), loader, ckpt_path=path)
-        return engine, trainer
-
-    _, trainer = fit(1)
-    trainer.save_checkpoint(tmp_path / "c.ckpt")
-    if books:
-        engine, _ = fit(2, tmp_path / "c.ckpt")
-    else:
-        with pytest.warns(UserWarning, match="5 rounds of an earlier run"):
-            engine, _ = fit(2, tmp_path / "c.ckpt")
-    assert len(engine.accountant) == (10 if books else 5)
-    assert bool(engine.statement().warnings) is not books
 
 
 # ---- progress ----------------------------------------------------------------------------------------------

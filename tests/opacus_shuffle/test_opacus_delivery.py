@@ -1,4 +1,4 @@
-"""One step on each delivered batch: what mistakes would cost, exactly, and that they are refused."""
+"""One step on each delivered batch; mistakes that would release more than is recorded are refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from opacus.optimizers import DPOptimizer
@@ -31,92 +30,6 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from shuffle_plugins.randomness import SeededRandomness
 
-LOCAL_EPSILON, DELTA = 2.0, 1e-5
-LIKELY = math.exp(LOCAL_EPSILON) / (1 + math.exp(LOCAL_EPSILON))
-
-# ---- exact laws: n = 8 signs, k = 4, binary response with ε0 = 2, their sum released -----------------------
-
-
-def reports(chance: float, number: int) -> np.ndarray:
-    """Law of the sum of ``number`` reports ±1, each +1 with the given chance; entry i is sum i - number."""
-    law = np.zeros(2 * number + 1)
-    for positive in range(number + 1):
-        weight = math.comb(number, positive) * chance**positive * (1 - chance) ** (number - positive)
-        law[2 * positive] = weight
-    return law
-
-
-def together(*laws: np.ndarray) -> np.ndarray:
-    total = np.ones(1)
-    for law in laws:
-        total = np.convolve(total, law)
-    return total
-
-
-def mixed(*parts: tuple[float, np.ndarray]) -> np.ndarray:
-    """A mixture of laws of sums, each centred in its array."""
-    size = max(len(law) for _, law in parts)
-    return sum(w * np.pad(law, (size - len(law)) // 2) for w, law in parts)  # type: ignore[return-value]
-
-
-def hockey_stick(p: np.ndarray, q: np.ndarray, epsilon: float) -> float:
-    return float(max(np.maximum(a - math.exp(epsilon) * b, 0).sum() for a, b in ((p, q), (q, p))))
-
-
-def exact_delta(law: Callable[[float, float], np.ndarray], epsilon: float) -> float:
-    """δ at ε if one record's sign changes and the others are all alike, the worse of their signs.
-
-    ``law(one, others)`` is the law of what is released if the record, and the others, say +1 with these
-    chances.
-    """
-    return max(
-        hockey_stick(law(LIKELY, others), law(1 - LIKELY, others), epsilon) for others in (LIKELY, 1 - LIKELY)
-    )
-
-
-def correct_fixed(one: float, others: float) -> np.ndarray:
-    return mixed((0.5, together(reports(one, 1), reports(others, 3))), (0.5, reports(others, 4)))
-
-
-def poisson(views: int) -> Callable[[float, float], np.ndarray]:
-    def law(one: float, others: float) -> np.ndarray:
-        nothing = np.ones(1)
-        each = [mixed((0.5, nothing), (0.5, reports(chance, views))) for chance in (one, *[others] * 7)]
-        return together(*each)
-
-    return law
-
-
-def halves_of_two_draws(one: float, others: float) -> np.ndarray:
-    """Two of four of one draw and two of four of the next: the record is in each half with chance 1/4."""
-    return mixed(
-        *(
-            (math.comb(2, j) * 0.25**j * 0.75 ** (2 - j), together(reports(one, j), reports(others, 4 - j)))
-            for j in range(3)
-        )
-    )
-
-
-def everybody(one: float, others: float) -> np.ndarray:
-    return together(reports(one, 1), reports(others, 7))
-
-
-def same_batch(steps: int) -> Callable[[float, float], np.ndarray]:
-    """The joint law of so many steps on one cohort."""
-
-    def law(one: float, others: float) -> np.ndarray:
-        inside = together(reports(one, 1), reports(others, 3))
-        outside = reports(others, 4)
-        joint = [np.ones(1), np.ones(1)]
-        for _ in range(steps):
-            joint = [np.outer(j, single).ravel() for j, single in zip(joint, (inside, outside), strict=True)]
-        return 0.5 * joint[0] + 0.5 * joint[1]
-
-    return law
-
-
-# ---- the same instance in the engine -----------------------------------------------------------------------
-
 SIGNS = torch.tensor([1.0, -1, -1, -1, -1, -1, -1, -1])[:, None]
 
 
@@ -134,7 +47,7 @@ def tiny(
             TensorDataset(SIGNS) if data is None else data, batch_size=batch_size, **workers
         ),
         randomizer="linf-coordinate",
-        local_epsilon=LOCAL_EPSILON,
+        local_epsilon=2.0,
         max_grad_norm=1.0,
         randomness=SeededRandomness(3),
         **options,
@@ -155,13 +68,6 @@ def weights(module: nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().flatten().clone() for p in module.parameters()])
 
 
-def reported(rounds: int = 1, sampling: str = "without-replacement") -> float:
-    """ε that the engine reports at δ = 1e-5 after so many rounds."""
-    engine, _, optimizer, _ = tiny(sampling=sampling)
-    engine.accountant.record(optimizer.round, num_steps=rounds)
-    return engine.get_epsilon(DELTA)
-
-
 def refused(
     engine: PrivacyEngine,
     module: nn.Module,
@@ -178,16 +84,10 @@ def refused(
     assert torch.equal(weights(module), before)
 
 
-def test_correct_rounds_stay_within_what_is_reported() -> None:
-    assert exact_delta(correct_fixed, reported()) <= DELTA
-    assert exact_delta(poisson(1), reported(sampling="poisson")) <= DELTA
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
 def test_a_physical_batch_left_out_voids_its_round(sampling: str, num_workers: int) -> None:
     """A NaN guard, ``continue`` before step(): the halves of two draws would make one round."""
-    assert exact_delta(halves_of_two_draws, reported()) > 100 * DELTA
     engine, module, optimizer, loader = tiny(sampling=sampling, num_workers=num_workers)
     with BatchMemoryManager(data_loader=loader, max_physical_batch_size=1, optimizer=optimizer) as split:
         batches = (x for _ in range(20) for (x,) in split)
@@ -246,7 +146,6 @@ class Views(Dataset[Any]):
 @pytest.mark.parametrize("views", [2, 4])
 @pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
 def test_several_views_of_a_record_are_several_reports(sampling: str, views: int) -> None:
-    assert exact_delta(poisson(views), reported(sampling="poisson")) > 10 * DELTA
     engine, module, optimizer, loader = tiny(Views(views), sampling=sampling, collate_fn=torch.cat)
     x = next(batch for batch in loader if len(batch))
     refused(
@@ -276,7 +175,6 @@ def test_augmented_rows_are_refused_and_their_mean_is_not() -> None:
 @pytest.mark.parametrize(("num_workers", "prefetch_factor"), [(0, None), (2, 2), (4, 4)])
 def test_a_batch_is_stepped_on_once(sampling: str, num_workers: int, prefetch_factor: int | None) -> None:
     """``x, y = next(iter(loader))`` and then step after step, as one tries out a model."""
-    assert exact_delta(same_batch(5), reported(5)) > 10 * DELTA
     engine, module, optimizer, loader = tiny(
         sampling=sampling, num_workers=num_workers, prefetch_factor=prefetch_factor
     )

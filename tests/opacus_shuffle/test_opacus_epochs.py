@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from itertools import combinations
 from typing import Any
 
@@ -206,26 +205,6 @@ def test_calibration_counts_epochs(calibrated: Any, step: Any, length: dict[str,
     assert engine.get_epsilon(1e-3) == engine.training_plan.epsilon
     with pytest.raises(PrivacyBudgetExceeded):
         step(module, optimizer, next(iter(loader)))
-
-
-def test_an_epoch_of_a_tiny_instance_stays_within_what_is_reported(make_private: Any) -> None:
-    """Four records of one sign, two batches of two, binary response with ε0 = 2: enumerated exactly."""
-    chance = math.exp(2) / (1 + math.exp(2))
-    core, sign = ShuffleAccountant(method="pld"), LInfCoordinate(local_epsilon=2.0, dim=1)
-    core.step(sign.round(population=4, cohort=2, sampling=Sampling.EPOCH))
-
-    def law(one: float, others: float) -> np.ndarray:
-        """Joint law of both batches' sums; the record is in either with chance ½, its company is like."""
-        with_it = np.convolve([1 - one, one], [1 - others, others])
-        without = np.convolve([1 - others, others], [1 - others, others])
-        return 0.5 * np.outer(with_it, without) + 0.5 * np.outer(without, with_it)
-
-    for delta in (1e-5, 1e-3, 1e-2, 0.1):
-        bound = core.epsilon(delta).upper
-        for others in (chance, 1 - chance):
-            p, q = law(chance, others), law(1 - chance, others)
-            assert np.maximum(p - math.exp(bound) * q, 0).sum() <= delta
-            assert np.maximum(q - math.exp(bound) * p, 0).sum() <= delta
 
 
 def test_an_epoch_is_paid_once_whatever_is_loaded_within_it(make_private: Any) -> None:

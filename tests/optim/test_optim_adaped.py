@@ -158,17 +158,6 @@ def test_psi_is_in_the_vector_that_is_clipped_and_randomised():
     assert report.randomize(update.unsqueeze(0).float(), clip=True).to_bytes()
 
 
-def test_arrays_of_something_else_are_refused():
-    method = adaped()
-    with pytest.raises(ValueError, match=DISSIMILARITY):
-        method.received(parameters(1))
-    with pytest.raises(ValueError, match="other parameters"):
-        method.received(method.arrays(models()), personal_model={"0.weight": torch.zeros(2)})
-    named = ClientModels({}, {DISSIMILARITY: torch.zeros(1)}, torch.tensor(1.0))
-    with pytest.raises(ValueError, match="rename"):
-        method.arrays(named)
-
-
 def test_priors_around_the_global_model_are_torch_s_own_densities() -> None:
     ours, theirs = parameters(1), parameters(2)
     for prior, law in (("gaussian", torch.distributions.Normal), ("laplace", torch.distributions.Laplace)):

@@ -31,7 +31,6 @@ from shuffle_plugins.optim import (
     from_module,
     logistic_regression,
     minimize,
-    plans,
     support_vector_machine,
 )
 from shuffle_plugins.protocols import TargetUnreachable
@@ -258,46 +257,3 @@ def test_wrong_names_are_not_taken_for_a_budget_that_is_too_small():
     assert not isinstance(caught.value, TargetUnreachable)
     with pytest.raises(TargetUnreachable, match="more clients"):
         SGD().plan(LOGISTIC, population=3, epsilon=1e-6, delta=1e-9, model=OneMessage())
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "said"),
-    [
-        ({"method": GD}, TypeError, r"method must be an OptimizationMethod, such as GD\(\)"),
-        ({"model": "vector-sums"}, TypeError, "model must be a GradientModel"),
-        ({"randomness": 0}, TypeError, "SeededRandomness"),
-        ({"epsilon": "1"}, ValueError, r"epsilon must be a number in \(0, inf\), got '1'"),
-        ({"data": blobs()[:1]}, ValueError, "two tensors"),
-        (
-            {"data": (blobs()[0], (blobs()[1] + 1) / 2)},
-            ValueError,
-            r"labels must be -1 or 1, got 0",
-        ),
-        ({"data": (blobs()[0][:, :2], blobs()[1])}, ValueError, r"x must be \(clients, 4\)"),
-    ],
-)
-def test_wrong_arguments_are_told_before_anything_runs(changes, error, said):
-    arguments = {"problem": LOGISTIC, "data": blobs(), "report": None, **BUDGET} | changes
-    with pytest.raises(error, match=said):
-        minimize(arguments.pop("problem"), arguments.pop("data"), **arguments)
-
-
-@pytest.mark.slow
-def test_a_plan_says_where_its_bound_says_nothing_and_what_is_slow():
-    vacuous = SGD().plan(HINGE, population=10, epsilon=0.01, delta=1e-6).summary()
-    assert "says nothing: no point of Θ has more than L·D" in vacuous
-    assert "says nothing" not in GD().plan(LOGISTIC, population=600, **BUDGET, model=Unprotected()).summary()
-    slow = replace(HINGE, proximal=None)
-    method = Smoothed(inner=AGD(batch=100))
-    assert "smoothness=" in method.plan(slow, population=600, **BUDGET).summary()
-    assert "smoothness=" not in method.plan(HINGE, population=600, **BUDGET).summary()
-
-
-def test_slow_runs_show_progress_and_results_can_be_read(monkeypatch, capsys):
-    monkeypatch.setattr(plans, "_SILENT", 0.0)
-    plan = SGD(batch=300).plan(LOGISTIC, population=600, **BUDGET)
-    result = plan.run(blobs(), progress=True)
-    assert "/2" in capsys.readouterr().err
-    assert repr(result).startswith("Result(4 parameters of norm ")
-    plan.run(blobs())
-    assert capsys.readouterr().err == ""

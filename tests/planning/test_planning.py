@@ -3,7 +3,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -95,15 +94,6 @@ def test_an_edge_that_is_not_the_population_is_flagged() -> None:
     told = " ".join(found.remarks())
     assert "may lie beyond k = 40" in told
     assert "more rounds than 10" in told
-
-
-def test_nobody_is_sent_below_one_round() -> None:
-    found = planned(num_steps=(5, 10), cohorts=(20, 40))
-    lowest = replace(found, cohort_edge=Edge.LOWEST, steps_edge=Edge.LOWEST)
-    once = replace(lowest, best=replace(found.best, num_steps=1))
-    assert "fewer rounds than 10" in " ".join(lowest.remarks())
-    assert "may lie below k = 40" in " ".join(lowest.remarks())
-    assert "rounds than" not in " ".join(once.remarks())
 
 
 @pytest.mark.slow
@@ -342,11 +332,6 @@ def test_more_reports_and_rounds_raise_the_ratio_as_square_roots() -> None:
     assert many.signal_to_noise_ratio == pytest.approx(2 * few.signal_to_noise_ratio)
     assert few.signal_to_noise_ratio_over(9) == pytest.approx(3 * few.signal_to_noise_ratio)
     assert any("vector-sum" in each for each in few.remedies())
-
-
-def test_categories_have_no_signal_in_a_ball() -> None:
-    with pytest.raises(ValueError, match=r"categories|sum of vectors"):
-        expected_noise(registry.get("k-rr", local_epsilon=2.0, dim=5), cohort=10)
 
 
 def test_a_run_is_warned_of_exactly_when_its_ratio_is_too_small() -> None:

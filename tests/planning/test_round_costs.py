@@ -185,11 +185,6 @@ def test_the_command_prints_what_the_model_says(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out.count("mixer") == 2
 
 
-def test_the_command_wants_one_kind_of_round(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["round-costs", "--clients", "10"]) == 2
-    assert "give --dim for a shared sum" in capsys.readouterr().err
-
-
 # -- seconds, against what the benchmarks have measured ----------------------------------------------------
 
 

@@ -51,16 +51,6 @@ def test_a_file_that_holds_no_key_is_refused(tmp_path: Path, content: bytes) -> 
             read(tmp_path / "key")
 
 
-def test_missing_files_and_directories_are_no_keys(tmp_path: Path) -> None:
-    for path in (tmp_path / "none", tmp_path):
-        with pytest.raises(ShuffleError, match="cannot be read"):
-            keys.read_signing_key(path)
-        with pytest.raises(ShuffleError, match="cannot be read"):
-            keys.read_enrolled(path)
-    with pytest.raises(ShuffleError, match="not a regular file"):
-        keys.read_signing_key("/dev/null")
-
-
 @pytest.mark.parametrize(
     ("read", "good", "wrong"),
     [

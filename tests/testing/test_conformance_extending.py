@@ -89,19 +89,6 @@ def test_its_tests_pass_in_a_process_of_their_own(installed, blocks, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_line_lists_it(installed):
-    listed = subprocess.run(
-        [sys.executable, "-m", "shuffle_plugins", "mechanisms"],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(installed), str(ROOT)]), "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    (line,) = [line for line in listed.splitlines() if "l1-vertex" in line]
-    assert "my-mechanisms" in line
-
-
-@pytest.mark.slow
 def test_opacus_trains_with_it_by_name(package, blocks):
     torch.manual_seed(0)
     model = nn.Linear(4, 2)

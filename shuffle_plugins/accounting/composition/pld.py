@@ -25,8 +25,14 @@ import numpy as np
 import numpy.typing as npt
 from numpy import fft
 
-from shuffle_plugins.accounting.losses.distribution import BoundKind, PrivacyLossDistribution, growth_of
-from shuffle_plugins.accounting.numerics.grid import Floats, merge_to_grid, spread_to_grid, tally
+from shuffle_plugins.accounting.losses import (
+    BoundKind,
+    PrivacyLossDistribution,
+    growth_of,
+    merge_to_grid,
+    spread_to_grid,
+)
+from shuffle_plugins.accounting.numerics.sums import Floats, tally
 
 Entry = TypeVar("Entry")
 """What a history is made of, such as rounds; equal entries have the same losses."""
@@ -144,10 +150,6 @@ class LossHistory(Generic[Entry]):
     A question costs as much after ten thousand rounds as after a hundred, but for transforms that grow with
     the square root of the rounds. Where a number moves to another rung, all rounds are gone through again:
     ten thousand in about a second.
-
-    Args:
-        law_of: the law of a round; those of all rounds bound from the same side.
-        whole: as of :func:`merge_to_grid`.
     """
 
     def __init__(self, law_of: Callable[[Entry], PrivacyLossDistribution], *, whole: bool = False) -> None:
@@ -241,8 +243,6 @@ class LossComposition:
 
     Args:
         laws: privacy loss laws of rounds, all of one kind; with ``history``, the rounds that it knows by.
-        steps: how often each is run.
-        whole: as of :class:`LossHistory`.
         history: what is kept of earlier questions. A composition answers until the history goes on.
 
     ArithmeticError if losses of very different scales share no grid.
@@ -509,7 +509,6 @@ class Spectrum:
     """The transform of a composition at half of the frequencies (the rest is conjugate), with its error.
 
     Attributes:
-        size: number of points.
         shift: grid point of the composition's first mass.
         left: the frequencies that have not died out. None comes back, as factors are at most one.
         product: of the transforms of all laws composed, at these.

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shuffle_plugins.accounting.composition.pld import LossHistory
-from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, growth_of
-from shuffle_plugins.accounting.numerics.grid import Floats
+from shuffle_plugins.accounting.losses import PrivacyLossDistribution, growth_of
+from shuffle_plugins.accounting.numerics.sums import Floats
 
 _ULPS = 16 * np.finfo(np.float64).eps
 _COARSE_ORDERS = 1.0 + np.geomspace(1e-2, 1e6, 65)
@@ -40,12 +40,7 @@ def renyi_divergence(law: PrivacyLossDistribution, orders: npt.ArrayLike) -> Flo
 
 
 class RenyiComposition:
-    """Rounds composed by adding Rényi divergences; answers ε(δ) and δ(ε) from above.
-
-    Args:
-        laws: upper privacy loss laws of distinct rounds.
-        steps: how often each is run.
-    """
+    """Rounds composed by adding Rényi divergences; answers ε(δ) and δ(ε) from above."""
 
     def __init__(self, laws: Sequence[PrivacyLossDistribution], steps: Sequence[int]) -> None:
         if len(laws) != len(steps) or not laws:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from shuffle_plugins.accounting.composition.pld import LossComposition
-from shuffle_plugins.accounting.losses.distribution import (
+from shuffle_plugins.accounting.losses import (
     PrivacyLossDistribution,
     Resolution,
     finite_losses,

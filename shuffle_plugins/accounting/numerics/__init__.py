@@ -1,1 +1,1 @@
-"""Numerical tools with a proven side of error: grids, binomial tails, monotone search."""
+"""Numerical tools with a proven side of error: sums of draws, monotone search."""

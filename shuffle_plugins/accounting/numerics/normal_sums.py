@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from shuffle_plugins.accounting.numerics.grid import Cells, Floats
+from shuffle_plugins.accounting.numerics.sums import Cells, Floats
 
 Reals = Floats | float
 _LARGEST_EXPONENT = 300.0  # of c·b; where it is larger, only Chernoff's bound is used
@@ -37,7 +37,6 @@ class BoundedTerms:
     """N independent variables of mean zero, for which only these bounds are known; arrays (rows,).
 
     Attributes:
-        count: N.
         variance: v > 0, an upper bound on the variance of each variable.
         above: b > 0, an upper bound on its values.
         below: a ≥ 0; −a is a lower bound on its values.
@@ -75,7 +74,6 @@ def positive_part_bound(shift: Floats, *, each: BoundedTerms, own: BoundedTerms)
     what is best at the nearest ones, so neighbours should be alike.
 
     Args:
-        shift: x, shape (rows,).
         each: the many variables whose sum is close to normal. If there is one or none, the result is
             Chernoff's bound.
         own: other variables in the same sum; in accounting a single one.

@@ -13,7 +13,7 @@ from itertools import pairwise, product
 import numpy as np
 from numpy import fft
 
-from shuffle_plugins.accounting.losses.distribution import (
+from shuffle_plugins.accounting.losses import (
     PositiveLosses,
     PrivacyLossDistribution,
     Resolution,
@@ -22,9 +22,9 @@ from shuffle_plugins.accounting.losses.distribution import (
     hull_outcomes,
     joined,
     profile_losses,
+    spread_to_grid,
 )
-from shuffle_plugins.accounting.numerics.binomial import TAIL, bernstein_reach, binomial_window
-from shuffle_plugins.accounting.numerics.grid import Floats, spread_to_grid, tally
+from shuffle_plugins.accounting.numerics.sums import TAIL, Floats, bernstein_reach, binomial_window, tally
 
 _TAILS_CUT = 3 * TAIL  # left out by windows of counts
 _FARTHEST = 12.0  # deviations of a count beyond which less than 1e-30 lies

@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betainc, xlogy
 
-from shuffle_plugins.accounting.losses.distribution import PositiveLosses, hull_outcomes
-from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window, log_probability
+from shuffle_plugins.accounting.losses import PositiveLosses, hull_outcomes
 from shuffle_plugins.accounting.numerics.orders import Vector, real_orders
 from shuffle_plugins.accounting.numerics.search import zero_between
+from shuffle_plugins.accounting.numerics.sums import TAIL, binomial_window, log_probability
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.checks import Fraction, Ranged, in_range, whole_number
 

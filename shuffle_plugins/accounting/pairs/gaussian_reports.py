@@ -17,15 +17,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from shuffle_plugins.accounting.losses.distribution import (
+from shuffle_plugins.accounting.losses import (
     PrivacyLossDistribution,
     Resolution,
     discounted,
     finite_losses,
 )
-from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window
-from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.normal_sums import Tilted, smoothed_bounds
+from shuffle_plugins.accounting.numerics.sums import TAIL, Floats, binomial_window
 from shuffle_plugins.accounting.pairs.noise import gaussian_profile
 from shuffle_plugins.accounting.terms import CohortDraw, Sampling
 

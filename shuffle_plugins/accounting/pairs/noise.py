@@ -15,15 +15,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import erfcx, ndtr
 
-from shuffle_plugins.accounting.losses.distribution import (
+from shuffle_plugins.accounting.losses import (
     PrivacyLossDistribution,
     Resolution,
     finite_losses,
     profile_losses,
 )
-from shuffle_plugins.accounting.numerics.binomial import binomial_masses, binomial_window
-from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.search import zero_between
+from shuffle_plugins.accounting.numerics.sums import Floats, binomial_masses, binomial_window
 
 FEWEST_TRIALS = 64
 MOST_TRIALS = 10**15

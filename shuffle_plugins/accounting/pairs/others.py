@@ -21,10 +21,9 @@ from itertools import pairwise
 import numpy as np
 from typing_extensions import override
 
-from shuffle_plugins.accounting.losses.distribution import hull_outcomes, joined, profile_points
-from shuffle_plugins.accounting.numerics.grid import Floats
-from shuffle_plugins.accounting.numerics.mixed_sums import Law, MixedSums
+from shuffle_plugins.accounting.losses import hull_outcomes, joined, profile_points
 from shuffle_plugins.accounting.numerics.normal_sums import BoundedTerms, log_chernoff, positive_part_bound
+from shuffle_plugins.accounting.numerics.sums import Floats, Law, MixedSums
 from shuffle_plugins.accounting.pairs.reports import Atoms, InformationBound, RecordTypes, information
 
 _COMMON = 0.02  # probability of a bucket of shares from which every point of the profile is computed

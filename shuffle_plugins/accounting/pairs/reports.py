@@ -16,7 +16,7 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 
-from shuffle_plugins.accounting.numerics.grid import Floats
+from shuffle_plugins.accounting.numerics.sums import Floats
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.checks import LocalEpsilon, NotNegative, Positive, Ranged, in_range, one_of
 

@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from shuffle_plugins.accounting.losses.distribution import (
+from shuffle_plugins.accounting.losses import (
     COARSE,
     FINE,
     LOSS_ERROR,
@@ -27,8 +27,7 @@ from shuffle_plugins.accounting.losses.distribution import (
     deviation_of,
     finite_losses,
 )
-from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_between, window_ends
-from shuffle_plugins.accounting.numerics.grid import Cells, Floats
+from shuffle_plugins.accounting.numerics.sums import TAIL, Cells, Floats, binomial_between, window_ends
 from shuffle_plugins.accounting.pairs.bits import BitPair, BitResponse, bit_losses
 from shuffle_plugins.accounting.pairs.others import MixPair, OthersPair, SpreadPair, others_losses
 from shuffle_plugins.accounting.pairs.reports import Atoms, Blanket, Form, RecordTypes, two_level_atoms

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from shuffle_plugins.accounting.losses.distribution import (
+from shuffle_plugins.accounting.losses import (
     PositiveLosses,
     hull_outcomes,
     joined,
@@ -19,12 +19,14 @@ from shuffle_plugins.accounting.losses.distribution import (
     profile_points,
     tested_outcomes,
 )
-from shuffle_plugins.accounting.numerics.binomial import TAIL, window_ends
-from shuffle_plugins.accounting.numerics.grid import Floats, tally
-from shuffle_plugins.accounting.numerics.mixed_sums import (
+from shuffle_plugins.accounting.numerics.sums import (
+    TAIL,
     AcceptingTests,
+    Floats,
     expected_positive_part,
     log_positive_part_bound,
+    tally,
+    window_ends,
 )
 from shuffle_plugins.accounting.pairs.reports import Atoms
 

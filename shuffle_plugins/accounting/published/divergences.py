@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
 
-from shuffle_plugins.accounting.numerics.binomial import log_probability, log_sum
 from shuffle_plugins.accounting.numerics.orders import Vector, real_orders, whole_orders
 from shuffle_plugins.accounting.numerics.search import zero_between
+from shuffle_plugins.accounting.numerics.sums import log_probability, log_sum
 from shuffle_plugins.accounting.pairs.clones import binary_pair
 from shuffle_plugins.core import checks
 

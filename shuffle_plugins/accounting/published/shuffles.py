@@ -22,10 +22,10 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window
 from shuffle_plugins.accounting.numerics.search import narrowed, zero_between
+from shuffle_plugins.accounting.numerics.sums import TAIL, binomial_window
 from shuffle_plugins.accounting.pairs.clones import ClonePair
-from shuffle_plugins.accounting.pairs.noise import gaussian_profile
+from shuffle_plugins.accounting.rounds.sums import delta_of_gaussian
 from shuffle_plugins.core import checks
 
 _ROUNDING = 1e-9
@@ -158,7 +158,7 @@ def noisy_sgd_pass(*, noise_multiplier: float, records: int, delta: float) -> fl
     def costs_too_much(local_epsilon: float) -> bool:
         cost = local_delta_cost(
             local_epsilon=local_epsilon,
-            local_delta=_gaussian_delta(local_epsilon, noise_multiplier),
+            local_delta=delta_of_gaussian(local_epsilon, mu=2 / noise_multiplier)[1],
             cohort=records,
             epsilon=epsilon(local_epsilon),
         )
@@ -187,7 +187,7 @@ def noisy_sgd_with_replacement(*, noise_multiplier: float, records: int, delta: 
     checks.number("noise_multiplier", noise_multiplier, above=0)
 
     def leaks_too_much(local_epsilon: float) -> bool:
-        return _gaussian_delta(local_epsilon, noise_multiplier) > delta / 2
+        return delta_of_gaussian(local_epsilon, mu=2 / noise_multiplier)[1] > delta / 2
 
     if leaks_too_much(_LARGEST_STEP):
         raise ValueError(
@@ -196,12 +196,6 @@ def noisy_sgd_with_replacement(*, noise_multiplier: float, records: int, delta: 
     local_epsilon = narrowed(leaks_too_much, _ROUNDING, _LARGEST_STEP, precision=1e-12)[1]
     step = math.log1p(math.expm1(local_epsilon) / records)
     return math.sqrt(2 * records * math.log(2 / delta)) * step + records * step * math.expm1(step)
-
-
-def _gaussian_delta(epsilon: float, noise_multiplier: float) -> float:
-    """δ(ε) of Gaussian noise for replace-one neighbours, whose gradients differ by twice the radius."""
-    found = gaussian_profile(np.array([epsilon]), mu=2 / noise_multiplier)
-    return min(1.0, float(found[0]) * (1 + _ROUNDING))
 
 
 @lru_cache(maxsize=256)

@@ -10,7 +10,7 @@ import numpy as np
 from typing_extensions import override
 
 from shuffle_plugins.accounting.composition.sampled import sampled_instance
-from shuffle_plugins.accounting.losses.distribution import (
+from shuffle_plugins.accounting.losses import (
     PrivacyLossDistribution,
     Resolution,
     bundled_profile,
@@ -20,9 +20,8 @@ from shuffle_plugins.accounting.losses.distribution import (
     tighter,
     together_profile,
 )
-from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window
-from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.search import narrowed
+from shuffle_plugins.accounting.numerics.sums import TAIL, Floats, binomial_window
 from shuffle_plugins.accounting.pairs.gaussian_reports import (
     gaussian_instance_losses,
     gaussian_round_profile,

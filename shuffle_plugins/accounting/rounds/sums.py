@@ -12,7 +12,7 @@ from scipy.special import erfcx, ndtr
 from typing_extensions import override
 
 from shuffle_plugins.accounting.composition.sampled import sampled_composition, sampled_instance
-from shuffle_plugins.accounting.losses.distribution import (
+from shuffle_plugins.accounting.losses import (
     PrivacyLossDistribution,
     Resolution,
     discounted,
@@ -21,9 +21,8 @@ from shuffle_plugins.accounting.losses.distribution import (
     joined,
     profile_losses,
 )
-from shuffle_plugins.accounting.numerics.binomial import TAIL
-from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.search import zero_between
+from shuffle_plugins.accounting.numerics.sums import TAIL, Floats
 from shuffle_plugins.accounting.pairs.bits import has_leaning_instance, leaning_instance
 from shuffle_plugins.accounting.pairs.noise import (
     DRAWN_REACH,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 from typing_extensions import override
 
 from shuffle_plugins.accounting.composition.sampled import sampled_composition, sampled_instance
-from shuffle_plugins.accounting.losses.distribution import (
+from shuffle_plugins.accounting.losses import (
     PrivacyLossDistribution,
     Resolution,
     discounted,

@@ -32,7 +32,7 @@ CHUNK_VALUES = 1 << 17
 
 
 def _triton() -> Any:
-    return import_module("shuffle_plugins.compressors.kernels.triton_signs")
+    return import_module("shuffle_plugins.compressors.kernels.triton_kernels")
 
 
 # -- bits in words ----------------------------------------------------------------------------------------

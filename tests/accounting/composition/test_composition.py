@@ -18,7 +18,7 @@ from shuffle_plugins.accounting import ShuffleRound, pair_losses
 from shuffle_plugins.accounting.composition import pld
 from shuffle_plugins.accounting.composition.pld import LossComposition, LossHistory
 from shuffle_plugins.accounting.composition.renyi import RenyiComposition, renyi_divergence
-from shuffle_plugins.accounting.losses.distribution import (
+from shuffle_plugins.accounting.losses import (
     COARSE,
     FINE,
     LOSS_ERROR,
@@ -30,9 +30,9 @@ from shuffle_plugins.accounting.losses.distribution import (
     finite_losses,
     growth_of,
     log_mass_ratio,
+    spread_to_grid,
     tighter,
 )
-from shuffle_plugins.accounting.numerics.grid import spread_to_grid
 
 
 def exact_delta(*, local_epsilon: float, population: int, cohort: int, epsilon: float) -> float:

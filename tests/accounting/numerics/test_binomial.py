@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shuffle_plugins.accounting.numerics import binomial
-from shuffle_plugins.accounting.numerics.binomial import (
+from shuffle_plugins.accounting.numerics import sums
+from shuffle_plugins.accounting.numerics.sums import (
     bernstein_reach,
     binomial_between,
     window_ends,
@@ -42,7 +42,7 @@ def test_windows_of_laws_without_chance_are_one_count() -> None:
 def test_groups_have_the_masses_of_their_counts(
     monkeypatch: pytest.MonkeyPatch, trials: int, probability: float, step: int, most_listed: int
 ) -> None:
-    monkeypatch.setattr(binomial, "MOST_LISTED", most_listed)
+    monkeypatch.setattr(sums, "MOST_LISTED", most_listed)
     low, high = window_ends(trials, probability)
     edges = np.append(low + step * np.arange((high - low) // step + 1), high + 1)
     mass = binomial_between(trials, probability, edges=edges)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from shuffle_plugins.accounting.numerics.grid import Floats, merge_to_grid
+from shuffle_plugins.accounting.losses import merge_to_grid
+from shuffle_plugins.accounting.numerics.sums import Floats
 
 LAWS = 200
 ROUNDOFF = 2e-9  # an outcome that is so near a grid point, in cells, counts as on it

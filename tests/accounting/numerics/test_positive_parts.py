@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from shuffle_plugins.accounting.numerics import normal_sums
-from shuffle_plugins.accounting.numerics.mixed_sums import expected_positive_part, log_positive_part_bound
+from shuffle_plugins.accounting.numerics.sums import expected_positive_part, log_positive_part_bound
 
 
 def biased_coins(probability):

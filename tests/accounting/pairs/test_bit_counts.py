@@ -11,7 +11,7 @@ from scipy import stats
 from thinning import first_fast
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.numerics.binomial import LOG_TAIL, bernstein_reach
+from shuffle_plugins.accounting.numerics.sums import LOG_TAIL, bernstein_reach
 from shuffle_plugins.accounting.pairs import bits
 from shuffle_plugins.accounting.pairs.bits import (
     BitPair,

@@ -11,8 +11,7 @@ import pytest
 from brute_force import hockey_stick, k_ary_response, mixed_bound, shuffled_law
 
 from shuffle_plugins.accounting import EpsilonInterval, Round, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.numerics.grid import Floats
-from shuffle_plugins.accounting.numerics.mixed_sums import MixedSums, expected_positive_part
+from shuffle_plugins.accounting.numerics.sums import Floats, MixedSums, expected_positive_part
 from shuffle_plugins.accounting.pairs import others
 from shuffle_plugins.accounting.pairs.others import MixPair, others_losses
 from shuffle_plugins.accounting.pairs.reports import RecordTypes

@@ -18,7 +18,7 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     pair_losses,
 )
-from shuffle_plugins.accounting.losses.distribution import BoundKind, profile_losses
+from shuffle_plugins.accounting.losses import BoundKind, profile_losses
 from shuffle_plugins.accounting.pairs import shuffle
 from shuffle_plugins.accounting.pairs.bits import BitPair, BitResponse
 from shuffle_plugins.accounting.pairs.others import MixPair

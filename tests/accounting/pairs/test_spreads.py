@@ -17,8 +17,8 @@ from thinning import first_fast
 
 from shuffle_plugins import mechanisms
 from shuffle_plugins.accounting import InformationBound, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.normal_sums import BoundedTerms, log_chernoff, positive_part_bound
+from shuffle_plugins.accounting.numerics.sums import Floats
 from shuffle_plugins.accounting.pairs.others import SpreadPair, _profile
 from shuffle_plugins.mechanisms.privunit import optimal_privunit, privunit_blanket
 from shuffle_plugins.mechanisms.sign_patterns import cap_parameters, spread_information
@@ -206,7 +206,7 @@ def reports_of(name: str, **options: float) -> Iterator[tuple[mechanisms.LocalRa
 @pytest.mark.parametrize(
     ("name", "epsilon", "dim"),
     [
-        ("sqkr", 0.5, 24),
+        pytest.param("sqkr", 0.5, 24, marks=pytest.mark.slow),
         ("sqkr", 1.5, 8),
         ("l2-block", 1.5, 24),
         ("l2-block", 4.0, 24),

@@ -14,7 +14,6 @@ from shuffle_plugins.accounting.published.catalogue import (
     published_bound,
     strong_composition,
 )
-from shuffle_plugins.accounting.terms import Sampling
 
 Question = dict[str, float]
 
@@ -60,27 +59,6 @@ def test_names_are_unique_and_say_where_they_come_from() -> None:
     invalid = {bound.name: bound.note for bound in PUBLISHED_BOUNDS if not bound.valid}
     assert "add/remove" in invalid["shuffle RDP, Poisson sampling"]
     assert "binary randomized response alone" in invalid["binary response, closed form"]
-
-
-def test_flags_are_those_of_the_theorems() -> None:
-    """Whose proof lets a report follow from earlier ones, and what is an upper bound for replace-one."""
-    assert {bound.name for bound in PUBLISHED_BOUNDS if bound.adaptive} == {
-        "clones, closed form",
-        "clones, numerical",
-        "clones, RDP",
-        "stronger clones, closed form",  # with Claim 6 of docs/proofs/accounting.md
-        "stronger clones, numerical",
-        "stronger clones, RDP",
-        "random check-ins, shuffling",
-        "amplification by shuffling",
-        "amplification by shuffling, RDP",
-    }
-    assert {bound.name for bound in PUBLISHED_BOUNDS if not bound.valid} == {
-        "shuffle RDP, Poisson sampling",
-        "binary response, closed form",
-    }
-    poisson = {bound.name for bound in PUBLISHED_BOUNDS if bound.sampling is Sampling.POISSON}
-    assert poisson == {"shuffle RDP, Poisson sampling"}
 
 
 @pytest.mark.parametrize("delta", [1e-8, 1e-3, 0.3])

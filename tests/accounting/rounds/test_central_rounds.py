@@ -164,12 +164,6 @@ def test_many_different_rounds_cost_the_larger_of_both_directions() -> None:
     assert loaded.epsilon(1e-6) == many.epsilon(1e-6)
 
 
-@pytest.mark.parametrize("cohort", [True, "10", np.int64(10), 10.5])
-def test_a_cohort_of_fixed_size_is_a_whole_number(cohort: object) -> None:
-    with pytest.raises(ValueError, match="cohort"):
-        accountant(1.0, cohort, 100, 1, DRAWN, REPLACE)  # type: ignore[arg-type]
-
-
 def test_noise_that_protects_nobody_has_no_epsilon_and_takes_no_memory() -> None:
     with pytest.raises(ValueError, match="no ε at δ=1e-06 can be certified"):
         accountant(0.003, 10, 1_000, 1, POISSON, ADD).epsilon(1e-6)

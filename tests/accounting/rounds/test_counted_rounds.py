@@ -19,10 +19,8 @@ from shuffle_plugins.accounting import (
     BitEncoding,
     CountedRound,
     LossComposition,
-    PrivacyLossDistribution,
     Sampling,
 )
-from shuffle_plugins.accounting.losses.distribution import discounted
 from shuffle_plugins.accounting.pairs.bits import BitResponse, counted_instance
 
 EPSILONS = (0.0, 0.1, 0.4, 1.0, 2.0)
@@ -143,18 +141,9 @@ def test_the_table_of_the_draft(bit_epsilon: float) -> None:
 @first_fast(
     ("encoding", "flips", "cohort", "within"),
     [
-        ("optimal", 2, 1_000, 1.11),
-        ("symmetric", 1, 100, 1.4),
-        ("symmetric", 2, 100, 1.3),
-        ("symmetric", 1, 1_000, 1.3),
-        ("symmetric", 4, 1_000, 1.12),
-        ("symmetric", 8, 100, 1.15),
-        ("symmetric", 8, 10_000, 1.1),
-        ("symmetric", 30, 1_000, 1.15),
-        ("optimal", 1, 1_000, 1.15),
         ("optimal", 2, 100, 1.12),
-        ("optimal", 8, 1_000, 1.07),
-        ("optimal", 1, 10_000, 1.1),
+        ("symmetric", 1, 100, 1.4),
+        ("symmetric", 8, 10_000, 1.1),
         ("optimal", 24, 1_000, 1.07),
     ],
 )
@@ -264,21 +253,3 @@ def test_a_distance_is_taken_off_the_lower_end_and_put_on_the_upper() -> None:
 
     exact, near, far = interval(0.0), interval(1e-7), interval(2e-6)
     assert far[0] < near[0] < exact[0] < exact[1] < near[1] < far[1]
-
-
-def test_a_discounted_pair_has_the_profile_of_the_pair_less_the_distance() -> None:
-    drawn = np.random.default_rng(1).gamma(1.0, size=(2, 60))
-    p, q = drawn[0] / drawn[0].sum(), drawn[1] / drawn[1].sum()
-    order = np.argsort(np.log(p / q))
-    p, q = p[order], q[order]
-    pair = PrivacyLossDistribution(
-        loss=np.log(p / q), p=p, q=q, missing=0.0, deviation=1.0, kind="lower", symmetric=False
-    )
-    for distance in (1e-4, 0.01, 0.2, 0.9):
-        found = discounted(pair, distance)
-        assert found.p.sum() == pytest.approx(1.0)
-        assert found.q.sum() == pytest.approx(1.0)
-        for ratio in np.exp(np.linspace(-4, 4, 41)):
-            own = np.maximum(p - ratio * q, 0).sum()
-            allowed = max(own - (1 + ratio) * distance, 1 - ratio, 0.0)
-            assert np.maximum(found.p - ratio * found.q, 0).sum() == pytest.approx(allowed, abs=1e-12)

@@ -19,7 +19,7 @@ from shuffle_plugins.accounting import (
     Sampling,
     ShuffleRound,
 )
-from shuffle_plugins.accounting.losses.distribution import COARSE, FINE
+from shuffle_plugins.accounting.losses import COARSE, FINE
 from shuffle_plugins.accounting.pairs import gaussian_reports
 from shuffle_plugins.mechanisms import registry
 

@@ -10,7 +10,7 @@ from scipy import stats
 from thinning import first_fast
 
 from shuffle_plugins.accounting import PoissonBinomialRound, Sampling
-from shuffle_plugins.accounting.losses.distribution import COARSE, FINE
+from shuffle_plugins.accounting.losses import COARSE, FINE
 from shuffle_plugins.accounting.pairs.bits import leaning_instance
 from shuffle_plugins.accounting.pairs.noise import (
     CUT_TAIL,

@@ -25,7 +25,7 @@ from shuffle_plugins.accounting import (
     calibrate_local_epsilon,
     compare,
 )
-from shuffle_plugins.accounting.losses.distribution import FINE
+from shuffle_plugins.accounting.losses import FINE
 from shuffle_plugins.accounting.pairs.reports import two_level_atoms
 from shuffle_plugins.accounting.pairs.slots import bundle_losses_from_below
 from shuffle_plugins.auditing import audit_round

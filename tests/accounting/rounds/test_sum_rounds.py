@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 from shuffle_plugins.accounting import ShuffleAccountant, SumRound
-from shuffle_plugins.accounting.losses.distribution import FINE
+from shuffle_plugins.accounting.losses import FINE
 from shuffle_plugins.accounting.pairs.noise import (
     _three_points,
     binomial_losses,

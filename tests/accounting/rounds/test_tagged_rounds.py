@@ -16,7 +16,7 @@ from thinning import first_fast
 from shuffle_plugins.accounting import Adversary, Sampling, ShuffleAccountant, Tag, TaggedRound
 from shuffle_plugins.accounting.composition.pld import LossComposition
 from shuffle_plugins.accounting.composition.sampled import sampled_instance
-from shuffle_plugins.accounting.losses.distribution import COARSE, FINE, finite_losses
+from shuffle_plugins.accounting.losses import COARSE, FINE, finite_losses
 
 EPSILONS = (0.0, 0.1, 0.4, 1.0, 2.0)
 Kind = tuple[float, int]  # ε0 and number of places

@@ -241,12 +241,6 @@ def test_rounds_of_one_kind_are_added_up() -> None:
     assert (rounds.rounds, rounds.unreleased) == (3, 2)
 
 
-def test_a_wrong_budget_is_told_by_the_name_of_its_argument() -> None:
-    for name, bad in (("target_delta", 2.0), ("target_delta", 0.0), ("target_epsilon", -1.0)):
-        with pytest.raises(ValueError, match=f"^{name} must be"):
-            stated(BINARY, **{"target_epsilon": 1.0, name: bad})
-
-
 def test_a_round_of_somebody_else_is_not_guessed() -> None:
     class Opaque(ShuffleRound):
         KIND = "opaque"
@@ -339,7 +333,7 @@ def test_secret_participation_and_rounds_that_let_nothing_out() -> None:
 def test_a_budget_that_ended_a_run_is_not_exceeded() -> None:
     accountant, budget = FederatedAccountant(), 0.1
     for index in range(100):
-        one = FederatedRound.drawn(Randomizer(), candidates=2000, invited=100, reports=70 + 7 * index % 31)
+        one = FederatedRound.drawn(Randomizer(), candidates=2000, invited=100, reports=70 + 7 * index % 9)
         if accountant.would_exceed(one, max_epsilon=budget, delta=DELTA):
             break
         accountant.step(one, participants=None)

@@ -20,7 +20,7 @@ if not (INTERPRETED or torch.cuda.is_available()):
 
 from shuffle_plugins.compressors import seeds
 from shuffle_plugins.compressors.hadamard import hadamard_transform, padded_transform
-from shuffle_plugins.compressors.kernels import triton_signs
+from shuffle_plugins.compressors.kernels import triton_kernels
 from shuffle_plugins.compressors.kernels.signs import (
     decode_signs,
     encode_signs_torch,
@@ -28,13 +28,14 @@ from shuffle_plugins.compressors.kernels.signs import (
     pack_signs,
     unpack_signs,
 )
-from shuffle_plugins.compressors.kernels.triton_hadamard import transform_rows_triton
-from shuffle_plugins.compressors.kernels.triton_seeds import expand_triton, sum_triton
-from shuffle_plugins.compressors.kernels.triton_signs import (
+from shuffle_plugins.compressors.kernels.triton_kernels import (
     decode_signs_triton,
     encode_signs_triton,
+    expand_triton,
     gather_signs_triton,
     pack_signs_triton,
+    sum_triton,
+    transform_rows_triton,
     unpack_signs_triton,
 )
 from shuffle_plugins.compressors.quantization import SignThresholds
@@ -111,11 +112,10 @@ def test_transform(size, dtype, normalized):
 
 
 def test_transform_in_three_passes(monkeypatch):
-    from shuffle_plugins.compressors.kernels import triton_hadamard
 
-    monkeypatch.setattr(triton_hadamard, "LARGEST_TILE", 1 << 4)
-    monkeypatch.setattr(triton_hadamard, "_TILE", 1 << 4)
-    monkeypatch.setattr(triton_hadamard, "_LONGEST_COLUMN", 1 << 3)
+    monkeypatch.setattr(triton_kernels, "LARGEST_TILE", 1 << 4)
+    monkeypatch.setattr(triton_kernels, "_TILE", 1 << 4)
+    monkeypatch.setattr(triton_kernels, "_LONGEST_COLUMN", 1 << 3)
     x = batch(1, 1 << 9)
     assert torch.equal(transformed(x.to(DEVICE)).cpu(), hadamard_transform(x))
 
@@ -168,7 +168,7 @@ def test_encoded_signs_at_extreme_thresholds(low):
 
 
 def test_encoded_signs_of_blocks_of_columns(monkeypatch):
-    monkeypatch.setattr(triton_signs, "_SCRATCH_VALUES", 1 << 8)
+    monkeypatch.setattr(triton_kernels, "_SCRATCH_VALUES", 1 << 8)
     x = batch(3, 100)
     result, expected = encode_both(Rows([x[:, :30], x[:, 30:]]), dim=100)
     assert torch.equal(result, expected)
@@ -176,13 +176,11 @@ def test_encoded_signs_of_blocks_of_columns(monkeypatch):
 
 
 def test_encoded_signs_of_rows_too_long_for_a_program(monkeypatch):
-    from shuffle_plugins.compressors.kernels import triton_hadamard
 
-    for module in (triton_hadamard, triton_signs):
-        monkeypatch.setattr(module, "LARGEST_TILE", 1 << 6)
-    monkeypatch.setattr(triton_hadamard, "_TILE", 1 << 6)
-    monkeypatch.setattr(triton_hadamard, "_LONGEST_COLUMN", 1 << 2)
-    monkeypatch.setattr(triton_signs, "_SCRATCH_VALUES", 1 << 8)
+    monkeypatch.setattr(triton_kernels, "LARGEST_TILE", 1 << 6)
+    monkeypatch.setattr(triton_kernels, "_TILE", 1 << 6)
+    monkeypatch.setattr(triton_kernels, "_LONGEST_COLUMN", 1 << 2)
+    monkeypatch.setattr(triton_kernels, "_SCRATCH_VALUES", 1 << 8)
     result, expected = encode_both(Rows(batch(1, 200)), dim=200)
     assert torch.equal(result, expected)
 
@@ -190,7 +188,7 @@ def test_encoded_signs_of_rows_too_long_for_a_program(monkeypatch):
 @pytest.mark.parametrize("low", [1, (1 << 61) - (1 << 40)])
 def test_encoded_signs_that_integers_decide(low, monkeypatch):
     """A wide margin sends many more draws through the integers, and changes no sign."""
-    monkeypatch.setattr(triton_signs, "MARGIN", 20.0)
+    monkeypatch.setattr(triton_kernels, "MARGIN", 20.0)
     result, expected = encode_both(Rows(batch(60, 64)), dim=64, low=low)
     assert torch.equal(result, expected)
 

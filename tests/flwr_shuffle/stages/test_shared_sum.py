@@ -564,9 +564,6 @@ def test_stage_says_whom_to_trust_and_keeps_the_largest_minimum(tmp_path: Path) 
     assert run.round().refusal is Refusal.UNDER_MINIMUM
 
 
-# -- what the errors of a first try say ---------------------------------------------------------------------
-
-
 # -- what is said of mistakes -------------------------------------------------------------------------------
 
 

@@ -102,16 +102,6 @@ def test_hash_values_of_three_categories_are_independent(buckets):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_best_oracles_are_the_best(name):
-    """Subset selection has the least error of all; k-RR, in fewer bits, is it at large ε0."""
-    for epsilon, dim in itertools.product((0.5, 2.0, 6.0), (4, 100)):
-        best = get("subset-selection", local_epsilon=epsilon, dim=dim).worst_variance
-        assert best <= get(name, local_epsilon=epsilon, dim=dim).worst_variance * (1 + 1e-12)
-    loud = {n: get(n, local_epsilon=8.0, dim=100).worst_variance for n in ("k-rr", "subset-selection")}
-    assert loud["k-rr"] == pytest.approx(loud["subset-selection"], rel=1e-12)
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_beyond_the_reach_of_thresholds_the_blanket_is_only_a_bound(name):
     quiet, loud = (get(name, local_epsilon=epsilon, dim=5).blanket() for epsilon in (20.0, 90.0))
     assert quiet.exact

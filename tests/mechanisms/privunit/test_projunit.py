@@ -112,6 +112,6 @@ def test_without_folding_it_is_privunit():
         reference = get("privunit", local_epsilon=2.0, dim=dim)
         assert own.blanket() == reference.blanket()
         assert own.worst_variance == pytest.approx(reference.worst_variance, rel=1e-9)
-        assert own.folded_radius == reference.radius
+        assert own._inner.radius == reference.radius
         estimate = own.expectation(own.clip(rows[:, :dim]))
         torch.testing.assert_close(estimate.float(), own.clip(rows[:, :dim]))

@@ -73,16 +73,6 @@ def test_places_far_into_a_round_cost_no_more_and_do_not_depend_on_batches(posit
     assert not torch.equal(at(65_536, 30), at(0, 30))
 
 
-def test_what_does_not_fit_together_is_refused_with_what_would():
-    for name, options, match in [
-        ("l1-hadamard", {"position": 3}, "only with public_seed"),
-        ("linf-block", {"max_bits": 4}, "at least 5 bits"),
-        ("l2-block", {"max_bits": 3}, "at least 6 bits"),
-    ]:
-        with pytest.raises(ValueError, match=match):
-            get(name, local_epsilon=3.0, dim=10, **options)
-
-
 def test_lp_balls_lie_in_the_l1_ball_that_is_used_and_not_in_the_printed_one():
     p, dim = 1.5, 64
     mechanism = get("l1-hadamard", local_epsilon=1.0, dim=dim, radius=2.0, p=p)

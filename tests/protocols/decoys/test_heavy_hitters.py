@@ -146,14 +146,3 @@ def test_nothing_frequent_is_nothing_found() -> None:
     found = SMALL.find(torch.arange(2_000) * 500 % (1 << 20), randomness=SeededRandomness(4))
     assert isinstance(found, FoundValues)
     assert len(found.values) <= 2
-
-
-def test_wrong_data_are_refused() -> None:
-    with pytest.raises(ValueError, match="2000 clients"):
-        SMALL.find(torch.zeros(3, dtype=torch.int64))
-    with pytest.raises(ValueError, match="outside"):
-        SMALL.find(torch.full((2_000,), 1 << 20))
-    with pytest.raises(ValueError, match="integers"):
-        SMALL.find(torch.zeros(2_000))
-    with pytest.raises(ValueError, match="not even a value that everybody holds"):
-        small(cohort=4).detectable()

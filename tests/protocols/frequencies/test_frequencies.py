@@ -126,11 +126,11 @@ def test_calibration_meets_the_target_and_leaves_nothing():
 
 @pytest.mark.slow
 def test_the_best_oracle_is_the_best_of_all():
-    size = {"categories": 8, "cohort": 100, "epsilon": 1.0, "delta": 1e-5}
+    size = {"categories": 8, "cohort": 40, "epsilon": 1.0, "delta": 1e-3}
     best = FrequencyEstimation.calibrated(**size)
     errors = {
         name: FrequencyEstimation.calibrated(**size, oracle=name).squared_error
-        for name in frequency_oracles()
+        for name in ("k-rr", "oue", "hadamard-response", "subset-selection")
     }
     assert best.oracle in errors
     assert best.squared_error <= 1.01 * min(errors.values())

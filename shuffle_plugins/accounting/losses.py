@@ -1,8 +1,9 @@
-"""Privacy loss distributions: finitely many outcomes, certified from above or from below."""
+"""Privacy loss distributions: finitely many outcomes, certified from above or below; and their grids."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -10,8 +11,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from shuffle_plugins.accounting.numerics.grid import Floats, spread_to_grid, tally
-from shuffle_plugins.accounting.numerics.search import zero_between
+from shuffle_plugins.accounting.numerics.sums import Cells, Floats, tally
 
 BoundKind = Literal["upper", "lower"]
 
@@ -47,11 +47,8 @@ MASS_ERROR = 2.0**-40
 STORED_CELLS = {"upper": 2, "lower": 4}
 """Outcomes kept to each grid cell of composition; merging moves losses more than spreading does."""
 
-
 _MASS_SLACK = 1e-9
-_LARGEST_GAIN = (
-    700.0  # loss above which e to its power is no float; there the masses give it to full precision
-)
+_LARGEST_GAIN = 700.0  # loss above which e to its power is no float; there masses give it to full precision
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,8 +57,6 @@ class PrivacyLossDistribution:
 
     Attributes:
         loss: losses in nats, increasing, shape (outcomes,).
-        p: masses under P.
-        q: masses under Q.
         missing: bound on the P mass of outcomes left out, which upper bounds charge to δ.
         deviation: standard deviation of the loss under P.
         kind: whether it bounds the pair from above or from below.
@@ -124,7 +119,6 @@ def finite_losses(
         loss: log(p/q) where it is known better than from the masses, in any order; None computes it.
         p, q: masses; outcomes without mass under P or Q are left out, and are part of ``missing``.
         missing, kind, symmetric, mass_error: as in :class:`PrivacyLossDistribution`.
-        resolution: how finely losses are kept.
         loss_error: as there; None is that of losses known to full precision, or else of those computed here.
 
     Raises:
@@ -168,7 +162,6 @@ def profile_losses(
     Args:
         losses: ε ≥ 0, increasing, shape (points,).
         deltas: bounds on δ there, rounded up, for a client who takes part, shape (points,).
-        resolution: how finely losses are kept.
         sampling_rate: γ in (0, 1], the probability of taking part.
     """
     side = hull_outcomes(np.log1p(sampling_rate * np.expm1(losses)), sampling_rate * deltas)
@@ -266,9 +259,6 @@ def condense(
     keep = merged_q > 0
     merged_p, merged_q = merged_p[keep], merged_q[keep]
     return loss_of(merged_p, merged_q, gain[keep]), merged_p, merged_q
-
-
-_ROUNDOFF = 2.0**-50
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,14 +364,19 @@ def joined(right: PositiveLosses, left: PositiveLosses, *, total: float) -> tupl
     difference = _total_variation(right) - _total_variation(left)
     right, left = _lowered(right, difference), _lowered(left, -difference)
 
-    def missing_middle(amount: float) -> float:
+    def excess(amount: float) -> float:
         p, q = _lowered(right, amount).p, _lowered(left, amount).q
         return math.fsum(p) + math.fsum(q) + right.beyond - total
 
-    amount, most = 0.0, _total_variation(right)
-    if missing_middle(0.0) > 0 > missing_middle(most):
-        amount = zero_between(missing_middle, 0.0, most, xtol=_ROUNDOFF * most, rtol=_ROUNDOFF)
-    rest = np.array([max(-missing_middle(amount), 0.0)])
+    # The excess falls linearly between the amounts that leave nothing of one outcome more.
+    amounts = np.append(0.0, np.sort(np.concatenate([_held(right), _held(left)])))
+    last = bisect_left(range(len(amounts)), True, key=lambda i: excess(amounts[i]) <= 0)
+    amount = 0.0
+    if 0 < last < len(amounts):
+        low, high = float(amounts[last - 1]), float(amounts[last])
+        above, below = excess(low), excess(high)
+        amount = low + (high - low) * above / (above - below)
+    rest = np.array([max(-excess(amount), 0.0)])
     right, left = _lowered(right, amount), _lowered(left, amount)
     return (
         np.concatenate([-left.loss[::-1], [0.0], right.loss]),
@@ -398,10 +393,13 @@ def _lowered(outcomes: PositiveLosses, amount: float) -> PositiveLosses:
     """With ``amount`` less at E = 1, and right of it no more than convexity asks for."""
     if amount <= 0:
         return outcomes
-    x = np.expm1(outcomes.loss)
-    held = np.cumsum(outcomes.q * x)
-    q = np.clip((held - amount) / x, 0.0, outcomes.q)
+    q = np.clip((_held(outcomes) - amount) / np.expm1(outcomes.loss), 0.0, outcomes.q)
     return replace(outcomes, p=q * np.exp(outcomes.loss), q=q)
+
+
+def _held(outcomes: PositiveLosses) -> Floats:
+    """How much of the profile at E = 1 the outcomes up to each one make up."""
+    return np.cumsum(outcomes.q * np.expm1(outcomes.loss))
 
 
 def profile_points(last: float, *, step: float, uniform: float) -> Floats:
@@ -415,9 +413,7 @@ def profile_points(last: float, *, step: float, uniform: float) -> Floats:
     return np.concatenate([even, np.geomspace(even[-1], last, count)[1:]])
 
 
-_ROUNDOFF_OF_PROFILES = (
-    1e-10  # relative, of sums of up to some ten thousand positive numbers; far more than is lost
-)
+_ROUNDOFF_OF_PROFILES = 1e-10  # relative, of sums of some ten thousand positive numbers; more than is lost
 _MOST_POINTS_OF_PROFILES = 1500  # at which a profile is kept; its chords lie above it
 
 
@@ -519,3 +515,154 @@ def _last_telling(losses: Floats, deltas: Floats) -> float:
     # 1e-40: chance that the other reports tell so much; no smaller one is looked for
     telling = np.nonzero(deltas > 1e-40)[0]
     return float(losses[min(int(telling[-1]) + 1, len(losses) - 1)]) if len(telling) else float(losses[-1])
+
+
+# -- outcomes on a grid -----------------------------------------------------------------------------------
+
+_CHAIN_SHARE = 0.6
+_ON_GRID = 1e-15  # P mass that roundoff may take off an outcome, …
+_OF_A_CELL = 1e-9  # … and as a share of a cell at most
+
+
+def spread_to_grid(loss: Floats, q: Floats, *, cell: float) -> tuple[int, Floats]:
+    """Spread outcomes over the two multiples of ``cell`` around their loss, keeping their P and Q mass.
+
+    Pessimistic: a mean-preserving spread of the likelihood ratio ("connect the dots", Doroshenko, Ghazi,
+    Kamath, Kumar, Manurangsi 2022).
+
+    Returns:
+        The index of the first grid point, and the Q masses at consecutive grid points. The P mass at grid
+        point i is its Q mass times e^(i·cell).
+    """
+    index = np.floor(loss / cell)
+    share = np.clip(np.expm1(loss - index * cell) / math.expm1(cell), 0.0, 1.0)
+    cells = index.astype(np.int64)
+    first = int(cells.min())
+    cells -= first
+    size = int(cells.max()) + 2
+    upper = tally(cells + 1, share * q, size)
+    return first, upper + tally(cells, (1.0 - share) * q, size)
+
+
+def merge_to_grid(
+    loss: Floats, p: Floats, q: Floats, *, cell: float, whole: bool = False
+) -> tuple[int, Floats]:
+    """Merge outcomes between grid points so that each merged outcome's loss is a grid point.
+
+    A lower bound, with an error of second order in ``cell``: ``docs/proofs/accounting.md``, section 5,
+    "Losses to a grid". One merged outcome is left between two grid points. It is rounded down, which costs
+    the P mass of the law a little: or, if ``whole``, merged with as much from below as takes it there.
+    """
+    # An outcome a rounding error below a grid point is on it.
+    index = np.floor(loss / cell + 1e-9).astype(np.int64)
+    first = int(index.min())
+    # How far outcomes are above their cell's lower edge and below its upper one, as P mass. Differences of
+    # P and Q masses would not know it of losses below 1e-16.
+    lower_edge = index * cell
+    up = p * np.maximum(-np.expm1(lower_edge - loss), 0.0)
+    down = p * np.maximum(np.expm1(lower_edge + cell - loss), 0.0)
+    index -= first
+    size = int(index.max()) + 2
+    p, q, up, down = (tally(index, each, size) for each in (p, q, up, down))
+    edge = np.exp((first + np.arange(size + 1)) * cell)
+    occupied = np.nonzero(q)[0]
+    rising = _chain(occupied, q, below=down, above=up, edge=edge, cell=cell)
+    falling = _chain(
+        size - 1 - occupied[::-1],
+        p[::-1],
+        below=(up / edge[:-1])[::-1],
+        above=(down / edge[1:])[::-1],
+        edge=1.0 / edge[::-1],
+        cell=cell,
+    )
+    # What neither chain has used of a cell when both stop there; meet where rounding that down is cheapest.
+    spare = rising.left + falling.left[::-1] - 1.0
+    central = p[occupied] >= 0.25 * p[occupied].max()
+    with np.errstate(invalid="ignore"):
+        cost = np.where(central & (spare >= 0), up[occupied] * spare, np.inf)
+    # Where nothing but roundoff is rounded down anywhere, outcomes are on the grid: merge as few as can be.
+    least = float(cost.min())
+    meet = int(np.argmax(np.where(cost <= least + min(_ON_GRID, _OF_A_CELL * cell), spare, -np.inf)))
+    if np.isfinite(least):
+        grid_q = rising.masses_until(meet)
+        above = falling.masses_until(len(occupied) - 1 - meet)[::-1]
+        grid_q += above / edge  # a mirrored grid point's Q mass is P mass
+        left = int(occupied[meet])
+        grid_q[left] += spare[meet] * q[left]
+        if whole:
+            needed = spare[meet] * up[left] / (edge[left] - edge[:left])
+            enough = np.nonzero(grid_q[:left] >= needed)[0]
+            if len(enough):
+                grid_q[enough[-1]] -= needed[enough[-1]]
+                grid_q[left] += needed[enough[-1]]
+    else:
+        last = int(rising.front[-1]) if len(rising.front) else 0
+        grid_q = rising.masses_until(last)
+        grid_q[occupied[last]] += rising.left[last] * q[occupied[last]]
+        grid_q[occupied[last + 1 :]] += q[occupied[last + 1 :]]
+    return first, grid_q * edge
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """Groups made from one tail inward.
+
+    ``left[i]`` is the fraction of occupied cell i that no group has used when the chain stops there, and nan
+    if it cannot stop there.
+    """
+
+    left: Floats
+    target: Cells
+    mass: Floats
+    front: Cells
+    points: int
+
+    def masses_until(self, stop: int) -> Floats:
+        """Q masses on the grid of all groups closed with their front at or before occupied cell ``stop``."""
+        closed = self.front <= stop
+        return tally(self.target[closed], self.mass[closed], self.points)
+
+
+def _chain(
+    occupied: Cells, mass: Floats, *, below: Floats, above: Floats, edge: Floats, cell: float
+) -> _Chain:
+    """Group inward from the lower tail, as far as the first cells past the median."""
+    stop = min(int(np.searchsorted(np.cumsum(mass[occupied]), _CHAIN_SHARE * mass.sum())) + 2, len(occupied))
+    cells = occupied[:stop]
+    masses_q, deficits, surpluses = (each[cells].tolist() for each in (mass, below, above))
+    numbers, edges = cells.tolist(), edge.tolist()
+    left = [math.nan] * len(occupied)
+    targets: list[int] = []
+    masses: list[float] = []
+    fronts: list[int] = []
+    rest, position, count = 1.0, 0, len(numbers)
+    while True:
+        left[position] = rest
+        point = numbers[position] + 1
+        ratio = edges[point]
+        deficit = rest * deficits[position]
+        grouped = rest * masses_q[position]
+        position += 1
+        while position < count:
+            # 700.0: e to this power is a float
+            apart = math.expm1(min((numbers[position] - point) * cell, 700.0))
+            surplus = surpluses[position] + ratio * apart * masses_q[position]
+            if surplus >= deficit and surplus > 0:
+                break
+            deficit -= surplus if surplus > 0 else 0.0
+            grouped += masses_q[position]
+            position += 1
+        if position == count:
+            break
+        share = deficit / surplus
+        targets.append(point)
+        masses.append(grouped + share * masses_q[position])
+        fronts.append(position)
+        rest = 1.0 - share
+    return _Chain(
+        left=np.array(left),
+        target=np.array(targets, dtype=np.int64),
+        mass=np.array(masses),
+        front=np.array(fronts, dtype=np.int64),
+        points=len(edge),
+    )

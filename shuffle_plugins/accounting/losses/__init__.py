@@ -1,1 +1,0 @@
-"""Privacy loss distributions of one round, rounded up for upper bounds and down for lower bounds."""
