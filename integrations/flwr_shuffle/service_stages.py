@@ -646,7 +646,10 @@ class SharedSumStage(ServiceStage):
             else:
                 assert replies.instruction.shared is not None
                 total = reconstruct(
-                    (Residues.from_bytes(batch.share(position), layout=terms.layout) for position in kept),
+                    (
+                        Residues.from_bytes(*map(batch.share, kept[place : place + 64]), layout=terms.layout)
+                        for place in range(0, len(kept), 64)
+                    ),
                     [Residues.from_bytes(answer.total, layout=terms.layout) for answer in answers],
                     layout=terms.layout,
                     check_seed=replies.instruction.shared.check_seed,

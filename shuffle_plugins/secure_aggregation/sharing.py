@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shuffle_plugins.core import checks, pack_bits
 from shuffle_plugins.core.checks import Dim, Ranged, whole_number
-from shuffle_plugins.core.packing import unpack_bits
+from shuffle_plugins.core.packing import unpack_rows
 from shuffle_plugins.randomness.chacha import Keystream
 from shuffle_plugins.shuffler.keys import check_key
 from shuffle_plugins.shuffler.shuffler import RoundContext, ShuffleError
@@ -98,14 +98,16 @@ class Residues:
         return self.checks.tobytes() + entries.numpy().tobytes()
 
     @classmethod
-    def from_bytes(cls, data: bytes, *, layout: ResidueLayout) -> Self:
-        """What :meth:`to_bytes` wrote; all bytes of the right length are valid."""
-        if len(data) != layout.num_bytes:
-            raise ValueError(f"a share of this sum has {layout.num_bytes} bytes, got {len(data)}")
+    def from_bytes(cls, *data: bytes, layout: ResidueLayout) -> Self:
+        """What :meth:`to_bytes` wrote, or the sum of several; all bytes of the right length are valid."""
+        for each in data:
+            if len(each) != layout.num_bytes:
+                raise ValueError(f"a share of this sum has {layout.num_bytes} bytes, got {len(each)}")
         first = CHECK_WORDS * _WORD.itemsize
-        packed = torch.frombuffer(bytearray(data[first:]), dtype=torch.uint8)
-        counts = unpack_bits(packed, layout.bits, layout.size).numpy().astype(layout.dtype)
-        return cls(layout, counts, np.frombuffer(data[:first], _WORD).copy())
+        rows = torch.frombuffer(bytearray(b"".join(data)), dtype=torch.uint8).view(len(data), -1)
+        counts = unpack_rows(rows[:, first:], layout.bits, layout.size).sum(dim=0, dtype=torch.int64)
+        words = np.frombuffer(rows[:, :first].contiguous().numpy(), _WORD).reshape(len(data), CHECK_WORDS)
+        return cls(layout, counts.numpy().astype(layout.dtype), words.sum(axis=0, dtype=_WORD))
 
     def _check(self, other: Residues) -> None:
         if other.layout != self.layout:
