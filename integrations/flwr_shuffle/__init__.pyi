@@ -16,11 +16,13 @@ from .inner_strategy import WrongRecipients as WrongRecipients
 from .messages import drawn_record as drawn_record
 from .rounds import BudgetExhausted as BudgetExhausted
 from .rounds import ClientsRefused as ClientsRefused
+from .rounds import TooFewEligible as TooFewEligible
 from .service_nodes import SimulatedNodes as SimulatedNodes
 from .service_nodes import register_aggregator as register_aggregator
 from .service_nodes import register_mix_node as register_mix_node
 from .service_stages import MixNodeStage as MixNodeStage
 from .service_stages import SharedSumStage as SharedSumStage
+from .settings import Cyclic as Cyclic
 from .settings import FixedSize as FixedSize
 from .settings import MechanismSpec as MechanismSpec
 from .settings import Poisson as Poisson

@@ -38,7 +38,6 @@ from flwr_shuffle.messages import (
     ClientRefusal,
     Instruction,
     Role,
-    SharedTerms,
     Unable,
     context_of,
     digest_of,
@@ -55,14 +54,15 @@ from shuffle_plugins.core import Reports
 from shuffle_plugins.core.checks import Flag, Ranged, in_range
 from shuffle_plugins.ledger import ClientLedger, LedgerError, ReportRefused
 from shuffle_plugins.ledger import ClientLimits as ClientLimits
-from shuffle_plugins.ledger.client import Charged, Refused, written
+from shuffle_plugins.ledger.client import Charged, InWindow, Refused, written
 from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.mechanisms.base import SeveralReports
 from shuffle_plugins.mechanisms.spec import Spec
+from shuffle_plugins.protocols import WindowedSum
 from shuffle_plugins.randomness import SecureRandomness
 from shuffle_plugins.randomness.chacha import PROBABILITY_BITS
-from shuffle_plugins.secure_aggregation import VerifiedTerms, seal_seed, share, share_with_proof
-from shuffle_plugins.shuffler import Refusal, RoundContext, ShuffleError, keys
+from shuffle_plugins.secure_aggregation import SumTerms, VerifiedTerms, seal_seed, share, share_with_proof
+from shuffle_plugins.shuffler import Refusal, ShuffleError, keys
 from shuffle_plugins.shuffler.envelopes import seal
 from shuffle_plugins.shuffler.keys import SigningKey
 
@@ -409,6 +409,10 @@ def _packing(
     What is returned refuses nothing more, so a round can be charged before it is used.
     """
     shared, size = instruction.shared, instruction.mechanism.report_bytes(dim=dim)
+    try:
+        instruction.window_of(mechanism)
+    except ValueError as error:
+        raise ClientRefused(ClientRefusal.BAD_INSTRUCTION) from error
     if shared is None and not instruction.sealed:
         if settings.pins:
             raise ClientRefused(ClientRefusal.PINNED)
@@ -423,10 +427,13 @@ def _packing(
         signing_key = keys.read_signing_key(settings.signing_key_file)
     except ShuffleError as error:
         raise ClientRefused(ClientRefusal.BAD_SIGNING_KEY) from error
-    context = context_of(instruction, dim=dim)
     try:
         if shared is not None:
-            return _sharing(shared, pinned, mechanism, context=context, signing_key=signing_key)
+            if mechanism.counts is None or not mechanism.must_be_summed:
+                raise ClientRefused(ClientRefusal.NO_COUNTS)  # who sits out must send noise, not a dummy
+            terms = shared.of_round(instruction, mechanism, dim=dim, aggregators=pinned)
+            return _sharing(terms, mechanism, check_seed=shared.check_seed, signing_key=signing_key)
+        context = context_of(instruction, dim=dim)
         pack = partial(
             seal,
             size=size,
@@ -442,18 +449,11 @@ def _packing(
 
 
 def _sharing(
-    shared: SharedTerms,
-    pinned: Sequence[bytes],
-    mechanism: PrivateSum,
-    *,
-    context: RoundContext,
-    signing_key: SigningKey,
+    terms: SumTerms, mechanism: PrivateSum, *, check_seed: bytes, signing_key: SigningKey
 ) -> Callable[[Reports | None], bytes]:
     """The client's share, then what is sealed to each aggregator. There are no dummies: None is all zeros."""
-    counts = mechanism.counts
-    if counts is None or not mechanism.must_be_summed:  # who sits out must send noise, not a dummy
-        raise ClientRefused(ClientRefusal.NO_COUNTS)
-    terms = shared.of_round(context, counts=counts, aggregators=pinned)
+    counts, pinned = mechanism.counts, terms.aggregators
+    assert counts is not None
     if isinstance(terms, VerifiedTerms):
         _ = terms.prio3  # refuses vectors that it has no proof for
 
@@ -470,7 +470,7 @@ def _sharing(
         if isinstance(terms, VerifiedTerms):
             data, secrets = share_with_proof(mine, terms=terms)
         else:
-            split = share(mine, layout=terms.layout, aggregators=len(pinned), check_seed=shared.check_seed)
+            split = share(mine, layout=terms.layout, aggregators=len(pinned), check_seed=check_seed)
             data, secrets = split.share.to_bytes(), split.seeds
         return b"".join([data, *sealed(secrets, data)])
 
@@ -612,7 +612,7 @@ def stricter(first: ClientLimits, second: ClientLimits) -> ClientLimits:
     strict: dict[str, Any] = {}
     for name in (each.name for each in fields(ClientLimits)):
         both = [getattr(limits, name) for limits in (first, second) if getattr(limits, name) is not None]
-        strict[name] = (max if name == "min_reports" else min)(both, default=None)
+        strict[name] = (max if name.startswith("min_") else min)(both, default=None)
     return ClientLimits(**strict)
 
 
@@ -634,7 +634,9 @@ def charge(
     and only when the app has answered. ``shuffled`` is of :func:`_promised`. A refusal charges nothing.
     """
     sent, summed = SeveralReports(mechanism, instruction.samples_per_client), mechanism.must_be_summed
-    charged = Charged(shuffled, sent.local_epsilon, sent.local_delta)
+    charged, window = Charged(shuffled, sent.local_epsilon, sent.local_delta), None
+    if instruction.window is not None and isinstance(mechanism, WindowedSum):
+        window = InWindow(instruction.window.series, instruction.window.index, mechanism.band)
     try:
         if settings.ledger_file is None:
             _say_once(
@@ -642,7 +644,9 @@ def charge(
                 "No shuffle-ledger-file in this client's node_config: what it has spent is forgotten after "
                 "this run. Right for a simulation; a real client needs the file.",
             )
-            _charge_state(context.state, instruction.token, charged, limits=settings, summed=summed)
+            _charge_state(
+                context.state, instruction.token, charged, limits=settings, summed=summed, window=window
+            )
             return
         with ClientLedger(settings.ledger_file) as ledger:
             _say_once(logging.INFO, f"shuffle: this client counts what it spends in {ledger.path}")
@@ -653,6 +657,7 @@ def charge(
                 mechanism=sent.name,
                 limits=settings,
                 summed=summed,
+                window=window,
                 **charged._asdict(),
             )
     except ReportRefused as refused:
@@ -665,15 +670,29 @@ def charge(
 
 
 def _charge_state(
-    state: RecordDict, token: bytes, charged: Charged, *, limits: ClientLimits, summed: bool
+    state: RecordDict,
+    token: bytes,
+    charged: Charged,
+    *,
+    limits: ClientLimits,
+    summed: bool,
+    window: InWindow | None,
 ) -> None:
-    record = state.config_records.get(STATE_KEY, ConfigRecord({"tokens": [], "charged": []}))
+    record = state.config_records.get(STATE_KEY, ConfigRecord({"tokens": [], "charged": [], "windows": []}))
     tokens, rounds = cast(list[bytes], record["tokens"]), cast(list[str], record["charged"])
+    windows = cast(list[str], record["windows"])  # a series and a place in it, or nothing, of each round
     if token in tokens:
         raise ReportRefused(Refused.TOKEN_SPENT)
     history = Counter(Charged(*json.loads(each)) for each in rounds)
     limits.check(charged=charged, history=history, summed=summed)
-    state[STATE_KEY] = ConfigRecord({"tokens": [*tokens, token], "charged": [*rounds, json.dumps(charged)]})
+    place = ""
+    if window is not None:
+        taken = [each.split() for each in windows if each.startswith(window.series.hex())]
+        limits.check_separation(window, [int(other) for _, other in taken])
+        place = f"{window.series.hex()} {window.place}"
+    state[STATE_KEY] = ConfigRecord(
+        {"tokens": [*tokens, token], "charged": [*rounds, json.dumps(charged)], "windows": [*windows, place]}
+    )
 
 
 def count_outcome(context: Context, *, failed: bool) -> None:

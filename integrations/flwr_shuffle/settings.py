@@ -6,7 +6,7 @@ import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from typing_extensions import override
@@ -19,6 +19,7 @@ from shuffle_plugins.mechanisms import Kind, PrivateSum, SumSpec, available, sum
 from shuffle_plugins.mechanisms import MechanismSpec as MechanismSpec
 from shuffle_plugins.mechanisms.base import SeveralReports
 from shuffle_plugins.mechanisms.spec import Spec
+from shuffle_plugins.protocols import WindowedSum
 from shuffle_plugins.shuffler import InMemoryShuffler, Shuffler
 
 FEWEST_REPORTS = 2  # one client's report cannot hide among others
@@ -77,7 +78,10 @@ class ClientSampling(ABC, Ranged):
 
     @abstractmethod
     def draw(self, node_ids: Sequence[int]) -> list[int]:
-        """The nodes to invite, by the operating system's entropy, in random order."""
+        """The nodes to invite, by the operating system's entropy, in random order.
+
+        ``node_ids`` are those who may be invited, whose last invitation is longest ago first.
+        """
 
     @abstractmethod
     def poor_draw(self, population: int) -> float:
@@ -109,7 +113,7 @@ class ClientSampling(ABC, Ranged):
 
 @dataclass(frozen=True)
 class FixedSize(ClientSampling):
-    """The server invites ``cohort`` of the connected clients, uniformly, or all if no more are left."""
+    """The server invites ``cohort`` of those who may be invited, uniformly, or all if no more are left."""
 
     cohort: _AtLeastTwo
 
@@ -120,6 +124,24 @@ class FixedSize(ClientSampling):
     @override
     def poor_draw(self, population: int) -> float:
         return self.cohort
+
+
+@dataclass(frozen=True)
+class Cyclic(FixedSize):
+    """The server invites the ``cohort`` clients whose last invitation is longest ago.
+
+    All take part about equally often, which is what ε against the server grows with. As the order is no
+    secret, nothing is earned before an observer: each client is charged for the rounds that it was in.
+    """
+
+    @override
+    def draw(self, node_ids: Sequence[int]) -> list[int]:
+        return super().draw(node_ids[: self.cohort])
+
+    @override
+    def accounted(self, invitation: Invitation, *, answered: int, reports: int) -> FederatedRound:
+        known = replace(invitation, candidates=reports, invited=reports)
+        return super().accounted(known, answered=answered, reports=reports)
 
 
 @dataclass(frozen=True)
@@ -286,11 +308,24 @@ class Settings(Ranged):
                 "the noise of a sum is made by clients whose number is known: use FixedSize sampling, or "
                 "SelfSampling, with which all who answer add noise"
             )
+        if self.windowed is not None:
+            self._check_separation(self.windowed.band)
         self._check_secret(self.mechanism, clients)
         if self.minimum_reports not in (None, clients):
             raise ValueError(
                 f"the sum is protected by the noise of {clients} clients: leave minimum_reports out, or "
                 f"build the sum with cohort={self.minimum_reports}"
+            )
+
+    def _check_separation(self, band: int) -> None:
+        """Refuse rounds for which nobody would be left who was not in the windows before."""
+        if not isinstance(self.sampling, FixedSize):
+            raise ValueError("in windows of sums a client sits out most rounds: use FixedSize or Cyclic")
+        if self.population < (needed := band * self.sampling.cohort):
+            raise ValueError(
+                f"a client takes part in one of {band} rounds in a row, so {self.sampling.cohort} clients in "
+                f"each need a population of at least {needed}: invite fewer, or build the sum with fewer "
+                "coefficients"
             )
 
     def _check_secret(self, spec: Spec, clients: int) -> None:
@@ -315,6 +350,12 @@ class Settings(Ranged):
         spec = evaluation.spec(cohort=self.fewest_reports, honest_fraction=honest)
         self._check_secret(spec, self.fewest_reports)
         return spec
+
+    @property
+    def windowed(self) -> WindowedSum | None:
+        """The sum of the run if windows of it are opened."""
+        protocol = self.mechanism.protocol if isinstance(self.mechanism, SumSpec) else None
+        return protocol if isinstance(protocol, WindowedSum) else None
 
     @property
     def fewest_reports(self) -> int:

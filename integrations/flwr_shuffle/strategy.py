@@ -513,6 +513,12 @@ def _trust(settings: Settings) -> Iterator[str]:
         )
     elif mixed:
         yield "a mixer that also reads the models learns no more than the server, whose ε holds against it"
+    if settings.windowed is not None:
+        band = settings.windowed.band
+        yield (
+            f"a client takes part at most once in {band} rounds in a row: this process invites nobody "
+            "sooner, a node that joins waits as long, and each client's own ledger refuses anything else"
+        )
     yield "whoever submits the app is trusted with the code that runs on clients, mix nodes and aggregators"
     share: float | None = settings.sampling.honest_fraction
     if isinstance(settings.mechanism, SumSpec):

@@ -672,7 +672,7 @@ class ShuffleMixin:
         for p in self._own:
             kept = getattr(p, "grad_sample", None)
             for gradients in [kept] if isinstance(kept, Tensor) else kept or []:
-                gradients._of_an_earlier_batch = True  # type: ignore[attr-defined]
+                gradients._of_an_earlier_batch = True  # type: ignore[union-attr]
 
     def _count_received(self, under_way: RoundUnderWay) -> int:
         return under_way.received

@@ -47,6 +47,7 @@ from .rounds.sums import DecoyRound as DecoyRound
 from .rounds.sums import LaplaceRound as LaplaceRound
 from .rounds.sums import PoissonBinomialRound as PoissonBinomialRound
 from .rounds.sums import SumRound as SumRound
+from .rounds.sums import WindowRound as WindowRound
 from .rounds.tags import BitEncoding as BitEncoding
 from .rounds.tags import CountedRound as CountedRound
 from .rounds.tags import Tag as Tag
