@@ -37,6 +37,9 @@ from .pairs.reports import Blanket as Blanket
 from .pairs.reports import InformationBound as InformationBound
 from .pairs.reports import RecordTypes as RecordTypes
 from .pairs.shuffle import pair_losses as pair_losses
+from .rounds.groups import ONE_ENCODING as ONE_ENCODING
+from .rounds.groups import GroupsRound as GroupsRound
+from .rounds.groups import LabelledRound as LabelledRound
 from .rounds.records import GaussianReportsRound as GaussianReportsRound
 from .rounds.records import SampledRecordsRound as SampledRecordsRound
 from .rounds.records import SeveralReportsRound as SeveralReportsRound
