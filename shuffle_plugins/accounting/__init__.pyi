@@ -46,6 +46,7 @@ from .rounds.records import SeveralReportsRound as SeveralReportsRound
 from .rounds.round import Round as Round
 from .rounds.round import ShuffleRound as ShuffleRound
 from .rounds.sums import CentralGaussianRound as CentralGaussianRound
+from .rounds.sums import DecoyRound as DecoyRound
 from .rounds.sums import LaplaceRound as LaplaceRound
 from .rounds.sums import PoissonBinomialRound as PoissonBinomialRound
 from .rounds.sums import SumRound as SumRound
