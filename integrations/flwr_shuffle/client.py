@@ -205,8 +205,9 @@ class ShuffleMod(Ranged):
     def _level(self, message: Message, context: Context, *, by_app: bool) -> Message:
         """The largest of the offered ε0 that the limits allow, or 0.0; nothing here depends on data."""
         record = message.content[LEVELS_KEY]
-        offered = record.get("levels") if isinstance(record, ConfigRecord) else None
-        if not isinstance(offered, list) or not all(isinstance(level, float) for level in offered):
+        told = record.get("levels") if isinstance(record, ConfigRecord) else None
+        offered = [level for level in told if isinstance(level, float)] if isinstance(told, list) else []
+        if not offered:
             raise ClientRefused(ClientRefusal.BAD_INSTRUCTION)
         settings = ClientSettings.of(
             context.node_config, limits=self.limits, max_local_delta=self.max_local_delta, by_app=by_app
