@@ -162,7 +162,8 @@ class Expansion:
     def __init__(self, layout: ResidueLayout) -> None:
         self.total = layout.zero()
         self._zeros = memoryview(bytes(_PIECE_BYTES))
-        self._stream = np.zeros(len(self._zeros) + 64, np.uint8)  # a cipher asks for room for one block more
+        self._room = bytearray(len(self._zeros) + 64)  # a cipher asks for room for one block more
+        self._stream = np.frombuffer(self._room, np.uint8)
 
     def add(self, *seeds: bytes) -> None:
         """Add the expansions of some seeds."""
@@ -171,7 +172,7 @@ class Expansion:
         for seed in seeds:
             cipher = Keystream(seed).encryptor(0)
             for part in (self.total.checks, *parts):
-                cipher.update_into(self._zeros[: part.nbytes], self._stream)
+                cipher.update_into(self._zeros[: part.nbytes], self._room)
                 part += self._stream[: part.nbytes].view(part.dtype)
 
 
