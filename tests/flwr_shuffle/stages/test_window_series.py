@@ -387,14 +387,17 @@ def answered(run: WindowRun, request: AggregateRequest) -> BatchRefused:
 
 def test_the_plain_sum_of_the_same_envelopes_is_not_to_be_had(run: WindowRun, trusted: Trusted) -> None:
     check_next(run, trusted, rounds=2)
-    run.grid.relay = lambda messages: [m for m in messages if "add" not in repr(m.content)]
+    lose_answer(run)
     assert run.round().refusal is Refusal.NO_ANSWER
-    run.grid.relay = list
-    request = replace(requests(run)[-1], step=Step.ADD)
-    plain = replace(request.terms, window=None, layout=request.terms.opened)
-    refused = answered(run, replace(request, terms=plain))
-    assert refused.code is Refusal.NOT_AGREED
-    assert set(refused.rejected.values()) == {Refusal.UNREADABLE}
+    run.grid.receive = list
+    request = requests(run)[-1]
+    assert request.step is Step.ADD
+    token = replace(request.terms.context, token=bytes(16))
+    for context, code in [(request.terms.context, Refusal.REPLAYED), (token, Refusal.NOT_AGREED)]:
+        plain = replace(request.terms, window=None, layout=request.terms.opened, context=context)
+        refused = answered(run, replace(request, terms=plain))
+        assert refused.code is code
+        assert set(refused.rejected.values()) <= {Refusal.UNREADABLE}
 
 
 @pytest.mark.parametrize("lie", ["a count of data", "a count of coins", "a client left out"])
