@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import errno
 import logging
 import math
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -112,15 +114,37 @@ def check_next(run: WindowRun, trusted: Trusted, *, rounds: int = 1) -> None:
 # -- the sums ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("aggregators", "verified"), [(2, False), (1, False), (1, True)])
+@pytest.mark.parametrize(
+    ("aggregators", "verified", "on_disk"), [(2, False, False), (1, False, True), (1, True, True)]
+)
 def test_shared_windows_are_solved_as_a_trusted_party_would(
-    tmp_path: Path, aggregators: int, verified: bool, trusted: Trusted
+    tmp_path: Path, aggregators: int, verified: bool, on_disk: bool, trusted: Trusted
 ) -> None:
     run = WindowRun(folder=tmp_path, aggregators=aggregators)
-    run.stage = run.new_stage(verified=verified)
+    run.stage = run.new_stage(verified=verified, window_folder=tmp_path if on_disk else None)
     check_next(run, trusted, rounds=5)
     assert run.stage.series is not None
     assert len(run.stage.series.shares) == WINDOWED.band - 1
+
+
+def test_a_server_without_room_for_its_windows_says_so_and_ends_the_series(
+    run: WindowRun, trusted: Trusted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.stage = run.new_stage(window_folder=run.folder)
+    check_next(run, trusted)
+
+    def full(**kwargs: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    instruction = run.instruction()
+    replies = run.answers(instruction)
+    batch = run.stage._begun(instruction, DIM)  # its shares are in another file
+    assert batch.nodes == []
+    with monkeypatch.context() as patched:
+        patched.setattr(tempfile, "TemporaryFile", full)
+        with pytest.raises(OSError, match=r"cannot be written to .*No space left"):
+            run.collect(replies, instruction)
+    assert run.place is None
 
 
 def test_a_trusted_summing_stage_opens_the_same_windows(trusted: Trusted) -> None:
