@@ -46,6 +46,7 @@ from .rounds.sums import CentralGaussianRound as CentralGaussianRound
 from .rounds.sums import LaplaceRound as LaplaceRound
 from .rounds.sums import PoissonBinomialRound as PoissonBinomialRound
 from .rounds.sums import SumRound as SumRound
+from .rounds.sums import WindowRound as WindowRound
 from .rounds.tags import BitEncoding as BitEncoding
 from .rounds.tags import CountedRound as CountedRound
 from .rounds.tags import Tag as Tag

@@ -19,3 +19,8 @@ from .tags import BinarySum as BinarySum
 from .tags import CubeSum as CubeSum
 from .unary import CountedUnary as CountedUnary
 from .unary import UnaryL1Sum as UnaryL1Sum
+from .windows import WindowedSum as WindowedSum
+from .windows import Windows as Windows
+from .windows import WindowSolver as WindowSolver
+from .windows import prefix_noise as prefix_noise
+from .windows import window_coefficients as window_coefficients

@@ -19,6 +19,7 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.protocols.coins import CoinSum
 from shuffle_plugins.protocols.sums import ShuffleProtocol
 from shuffle_plugins.protocols.unary import UnaryCounts
+from shuffle_plugins.protocols.windows import WindowedSum
 from shuffle_plugins.secure_aggregation.prio3.circuits import best_chunk_length
 
 _MOST_LENGTH = (1 << 32) - 2  # libprio refuses 2**32 - 1
@@ -178,7 +179,7 @@ def dap_task(protocol: ShuffleProtocol, *, vdaf: Vdaf | str | None = None) -> Da
                 "false_positive_rate": protocol.false_positive_rate,
             },
         )
-    if isinstance(protocol, CoinSum):
+    if isinstance(protocol, CoinSum) and not isinstance(protocol, WindowedSum):
         if asked is Vdaf.MULTIHOT_COUNT_VEC:
             raise ValueError(
                 f"{protocol.name} sends counts up to {protocol.messages_per_coordinate:,}, not bits: its "

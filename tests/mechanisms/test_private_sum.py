@@ -143,6 +143,7 @@ def test_kinds_tell_mechanisms_apart() -> None:
         "signed-sum",
         "unary-l1-sum",
         "vector-sum",
+        "windowed-sum",
     )
     assert "signed-sum" not in available(*registry.ONE_MESSAGE)
     assert {"k-rr", "oue"} <= set(available("categories"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
@@ -166,25 +168,34 @@ class SumRound(_CoveredSum):
     @property
     @override
     def description(self) -> str:
-        noise = f"a sum with coins whose deviation is {self.noise_multiplier:.6g} of its sensitivity"
+        noise = f"{self._what} with coins whose deviation is {self.noise_multiplier:.6g} of its sensitivity"
         if self.participation is None:
             return noise
         return f"{noise}, to which each client adds its data with probability {self.participation:.6g}"
 
     @property
+    def _what(self) -> str:
+        return "a sum"
+
+    @property
+    def _counts(self) -> int:
+        """Counts with coins of their own that a client's data move."""
+        return self.dim
+
+    @property
     @override
     def replacement_distance(self) -> float:
-        return min(1.0, self.dim * (self.cover().distance + self.coin_distance))
+        return min(1.0, self._counts * (self.cover().distance + self.coin_distance))
 
     @override
     def replacement_ratio(self, log_tail: float) -> float:
         ratio = self.coin_ratio if self.coin_distance else 0.0
-        each = log_tail - math.log(2 * self.dim)  # half for the coins, half for their cover
+        each = log_tail - math.log(2 * self._counts)  # half for the coins, half for their cover
         # Two tails of each client's coins (Hoeffding), or of each of the 512 parts that many are drawn in.
         drawn_tail = math.log(2 * self.cohort * 512) - DRAWN_REACH**2 / 2
         if ratio is None or (self.coin_distance and each < drawn_tail):
             return math.inf
-        return self.dim * (log_ratio(self.trials, log_tail=each) + ratio)
+        return self._counts * (log_ratio(self.trials, log_tail=each) + ratio)
 
     @property
     @override
@@ -207,6 +218,120 @@ class SumRound(_CoveredSum):
             resolution=resolution,
             zero=self.attained // 2 if centred else 0,
         )
+
+
+def _coefficients(name: str, value: object) -> tuple[int, ...]:
+    found = tuple(value) if isinstance(value, (tuple, list)) else ()
+    whole = all(type(each) is int and 0 <= each <= 1 << 16 for each in found)  # sums stay whole numbers
+    if not found or not whole or not (found[0] and found[-1]):
+        raise ValueError(
+            f"{name} must be whole numbers in [0, 2**16], the first and the last positive, got {value!r}"
+        )
+    return found
+
+
+Coefficients = Annotated[tuple[int, ...], _coefficients]
+"""c_0, …, c_{b−1}: the weights of the present round's sum and of those before it in a window."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowRound(SumRound):
+    """One client's participation in a series of windows of sums, of which no single sum is seen.
+
+    What is seen in round t is Σ_j c_j·D_{t−j} + Bin(trials, ½) in every coordinate, D_s the sum of the
+    integer vectors of round s. Who takes part at most once in any b = len(c) rounds in a row moves b windows,
+    the j-th of them by c_j times its vector: one Gaussian mechanism of sensitivity ‖c‖₂·``sensitivity``, and
+    b counts in each coordinate to be covered (``docs/proofs/sums.md``, "Windows"). One step of an accountant
+    is a *participation*, not a round, and as costly before those who see the windows alone as before the
+    server, which knows who took part. Both ends of its ε are of all b windows; a series that ends with fewer
+    costs no more.
+
+    Attributes:
+        coefficients: c_0, …, c_{b−1}, whole numbers.
+        trials: the fewest that any of the windows has.
+    """
+
+    coefficients: Coefficients
+
+    KIND: ClassVar[str] = "window"
+    SOURCE: ClassVar[str] = "shuffle_plugins, docs/proofs/sums.md"
+    SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (Sampling.FULL,)
+    seen = "sums over windows of rounds with coins, and neither a single round's sum nor what clients add"
+
+    @property
+    def separation(self) -> int:
+        """b: a client takes part at most once in so many rounds in a row."""
+        return len(self.coefficients)
+
+    def participations(self, indexes: Iterable[int]) -> tuple[WindowRound, ...]:
+        """What a client's participations at these indexes of a series cost, each a step of an accountant.
+
+        Of those less than b apart, which share windows, the coefficients add up: all of them are one longer
+        window, for a client whose every vector is the same.
+        """
+        found: list[list[int]] = []
+        begun = 0
+        for index in sorted(checks.whole("an index", each, at_least=0) for each in indexes):
+            if not found or index - begun >= len(found[-1]):
+                begun = index
+                found.append([])
+            shared, place = found[-1], index - begun
+            shared += [0] * (place + self.separation - len(shared))
+            for j, each in enumerate(self.coefficients):
+                shared[place + j] += each
+        return tuple(replace(self, coefficients=tuple(each)) for each in found)
+
+    @property
+    def _length(self) -> float:
+        return math.sqrt(sum(each * each for each in self.coefficients))
+
+    @property
+    @override
+    def noise_multiplier(self) -> float:
+        return super().noise_multiplier / self._length
+
+    @property
+    @override
+    def _counts(self) -> int:
+        return self.dim * self.separation
+
+    @property
+    @override
+    def secrecy(self) -> str:
+        return (
+            "who takes part need not be secret, and sampling earns nothing; each client takes part at most "
+            f"once in any {self.separation} rounds in a row"
+        )
+
+    @property
+    @override
+    def _what(self) -> str:
+        return f"a participation in windows of {self.separation} rounds' sums"
+
+    @override
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
+        """One coordinate's counts in all windows; with secret participation, of a record and zero."""
+        centred = self.norm is not None and 2 * self.norm <= self.sensitivity
+        moved = self.attained // 2 if centred else self.attained
+        times = Counter(each * moved for each in self.coefficients if each)
+        laws = [
+            binomial_losses(trials=self.trials, shift=shift, sampling_rate=1.0, resolution=resolution)
+            for shift in times
+        ]
+        return sampled_instance(
+            laws,
+            list(times.values()),
+            sampling_rate=self.participation or 1.0,
+            resolution=resolution,
+            exchanged=exchanged,
+        )
+
+    @classmethod
+    @override
+    def fields_from_state(cls, saved: dict[str, Any]) -> dict[str, Any]:
+        return saved | {"coefficients": tuple(saved["coefficients"])}
 
 
 @dataclass(frozen=True, kw_only=True)
