@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shuffle_plugins.core import checks, pack_bits
 from shuffle_plugins.core.checks import Count, Dim, Ranged, whole_number
-from shuffle_plugins.core.packing import unpack_bits
+from shuffle_plugins.core.packing import unpack_rows
 from shuffle_plugins.randomness.chacha import Keystream
 from shuffle_plugins.shuffler.keys import check_key
 from shuffle_plugins.shuffler.shuffler import DIGEST_BYTES, TOKEN_BYTES, RoundContext, ShuffleError, bytes_of
@@ -118,14 +118,16 @@ class Residues:
         return self.checks.tobytes() + entries.numpy().tobytes()
 
     @classmethod
-    def from_bytes(cls, data: bytes, *, layout: ResidueLayout) -> Self:
-        """What :meth:`to_bytes` wrote; all bytes of the right length are valid."""
-        if len(data) != layout.num_bytes:
-            raise ValueError(f"a share of this sum has {layout.num_bytes} bytes, got {len(data)}")
+    def from_bytes(cls, *data: bytes, layout: ResidueLayout) -> Self:
+        """What :meth:`to_bytes` wrote, or the sum of several; all bytes of the right length are valid."""
+        for each in data:
+            if len(each) != layout.num_bytes:
+                raise ValueError(f"a share of this sum has {layout.num_bytes} bytes, got {len(each)}")
         first = layout._words * _WORD.itemsize
-        packed = torch.frombuffer(bytearray(data[first:]), dtype=torch.uint8)
-        counts = unpack_bits(packed, layout.bits, layout.entries).numpy().astype(layout.dtype)
-        return cls(layout, counts, np.frombuffer(data[:first], _WORD).copy())
+        rows = torch.frombuffer(bytearray(b"".join(data)), dtype=torch.uint8).view(len(data), -1)
+        counts = unpack_rows(rows[:, first:], layout.bits, layout.entries).sum(dim=0, dtype=torch.int64)
+        words = np.frombuffer(rows[:, :first].contiguous().numpy(), _WORD).reshape(len(data), layout._words)
+        return cls(layout, counts.numpy().astype(layout.dtype), words.sum(axis=0, dtype=_WORD))
 
     def to_words(self) -> bytes:
         """The same as :meth:`to_bytes`, in whole words: for a file of one's own, since packing takes long."""
