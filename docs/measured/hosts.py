@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -202,7 +203,8 @@ def _windows() -> Iterator[str]:
     runs = {(run["sum"], run["target_epsilon"]): run for run in result("examples/flower_windows")}
     for level in sorted({level for _, level in runs}):
         windows, alone = (runs[name, level] for name in ("windowed-sum", "vector-sum"))
-        yield f"{share(windows['accuracy'])} with windows, {share(alone['accuracy'])} with independent sums at ε = {level:g}"
+        reached = share(windows["accuracy"]), share(alone["accuracy"])
+        yield f"{reached[0]} with windows and {reached[1]} with independent sums at ε = {level:g}"
     yield f"{windows['population']:,} clients, {windows['cohort']:,} in each of {windows['rounds']} rounds"
 
 
