@@ -14,6 +14,12 @@ from .grids import Waiting as Waiting
 from .grids import arriving as arriving
 from .inner_strategy import WrongRecipients as WrongRecipients
 from .messages import drawn_record as drawn_record
+from .metrics import Bins as Bins
+from .metrics import Counts as Counts
+from .metrics import Mean as Mean
+from .metrics import PrivateEvaluation as PrivateEvaluation
+from .metrics import Quantiles as Quantiles
+from .queries import QueryGrid as QueryGrid
 from .rounds import BudgetExhausted as BudgetExhausted
 from .rounds import ClientsRefused as ClientsRefused
 from .rounds import TooFewEligible as TooFewEligible
@@ -28,6 +34,5 @@ from .settings import MechanismSpec as MechanismSpec
 from .settings import Poisson as Poisson
 from .settings import SelfSampling as SelfSampling
 from .strategy import ShuffleStrategy as ShuffleStrategy
-from .updates import PrivateEvaluation as PrivateEvaluation
 from .updates import QuantileClipping as QuantileClipping
 from .updates import Updates as Updates

@@ -46,9 +46,11 @@ from flwr_shuffle.messages import (
     refusal,
     reply,
     role_of,
+    type_of,
     with_record,
 )
-from flwr_shuffle.updates import Layout, of_kind, vector_of
+from flwr_shuffle.metrics import Metric, MetricKind, metrics_of, size_of, vector_of
+from flwr_shuffle.updates import Layout, of_kind
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core import Reports
 from shuffle_plugins.core.checks import Flag, Ranged, in_range
@@ -68,6 +70,8 @@ from shuffle_plugins.shuffler.keys import SigningKey
 
 _log = logging.getLogger("flwr")
 
+_ASKING = (MessageType.EVALUATE, MessageType.QUERY)  # messages that may ask for metrics
+
 
 def _on_failure(name: str, value: object) -> object:
     if value not in ("hide", "error"):
@@ -82,14 +86,20 @@ def _allowed(name: str, value: Any) -> frozenset[str]:
     return allowed
 
 
+def _agreed_metrics(name: str, value: Any) -> frozenset[Metric]:
+    del name
+    return value if isinstance(value, frozenset) else frozenset(metrics_of(value))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ShuffleMod(Ranged):
     """Replaces what training returns by one ε0-LDP report of the update, of fixed size.
 
     It must be the app's first mod, ``ClientApp(mods=[ShuffleMod(), …])``: the first is the outermost and sees
     what leaves the client. It charges the client's ledger before it trains: a crash costs budget, never
-    privacy. An ``evaluate`` message with an instruction is answered the same way, with metrics in place of
-    the update; messages without one are refused. docs/guides/flower.md lists the keys of ``node_config``.
+    privacy. An ``evaluate`` or ``query`` message with an instruction is answered the same way, with metrics
+    in place of the update; messages without one are refused. docs/guides/flower.md lists the keys of
+    ``node_config``.
 
     Args:
         limits: limits set by the app, for all clients; of these and ``node_config``'s the stricter hold. On a
@@ -101,6 +111,8 @@ class ShuffleMod(Ranged):
             answers with a constant error, which says that this client failed.
         allow: types of messages that the app answers without protection, of ``"evaluate"``, ``"query"``,
             ``"get_parameters"`` and ``"get_properties"``. For simulations: it has no effect on a SuperNode.
+        metrics: what the app answers evaluations and queries with, as a :class:`QueryGrid` asks for it; those
+            for other metrics, ranges or bins are refused. None answers all, within the limits.
         node_config: for simulations, too: what a node's ``node_config`` has besides Flower's own entries, by
             the node's context, such as :class:`SimulatedNodes` says. It may set limits without a ledger file.
     """
@@ -109,6 +121,7 @@ class ShuffleMod(Ranged):
     max_local_delta: Annotated[float, in_range(at_least=0, below=1)] | None = None
     on_failure: Annotated[Literal["hide", "error"], _on_failure] = "hide"
     allow: Annotated[Iterable[str], _allowed] = ()
+    metrics: Annotated[Mapping[str, MetricKind | tuple[float, float]], _agreed_metrics] | None = None
     node_config: (
         Annotated[
             Callable[[Context], Mapping[str, UserConfigValue]],
@@ -153,13 +166,12 @@ class ShuffleMod(Ranged):
 
     def _passes(self, message: Message, context: Context) -> bool:
         """Whether the app answers by itself: a service node its queries, a client what is allowed."""
-        told = message.metadata.message_type
-        kind, is_query = told.partition(".")[0], told in QUERIES
+        kind, is_query = type_of(message), message.metadata.message_type in QUERIES
         if role_of(context.node_config) is not None:
             if not is_query:
                 raise ClientRefused(ClientRefusal.SERVICE_NODE)
             return True
-        private = kind == MessageType.EVALUATE and message.has_content() and RECORD_KEY in message.content
+        private = kind in _ASKING and message.has_content() and RECORD_KEY in message.content
         if private or is_query or kind == MessageType.TRAIN:
             return False
         allowed: Iterable[str] = self.allow
@@ -195,9 +207,10 @@ class ShuffleMod(Ranged):
             raise ClientRefused(ClientRefusal.BAD_INSTRUCTION) from error
         if instruction is None:
             raise ClientRefused(ClientRefusal.NO_INSTRUCTION)
-        evaluated = message.metadata.message_type.partition(".")[0] == MessageType.EVALUATE
-        if evaluated != bool(instruction.metrics):
+        if (type_of(message) in _ASKING) != bool(instruction.metrics):
             raise ClientRefused(ClientRefusal.BAD_INSTRUCTION)
+        if self.metrics is not None and not set(instruction.metrics) <= cast(frozenset[Metric], self.metrics):
+            raise ClientRefused(ClientRefusal.OTHER_METRICS)
         if instruction.sealed and instruction.mechanism.must_be_summed:
             raise ClientRefused(ClientRefusal.SEALED_SUM)
         settings = ClientSettings.of(
@@ -340,11 +353,11 @@ def _reader(
 ) -> tuple[Tensor, Callable[[Message], Tensor]]:
     """Zeros, and a reader of what the app answered: the weighed change of the model's arrays, or metrics."""
     records = message.content.array_records
-    if len(records) != 1:
+    if len(records) != 1 and type_of(message) != MessageType.QUERY:
         raise ClientRefused(ClientRefusal.BAD_MODEL)
     if instruction.metrics:
         failed = failed_share(context)
-        return torch.zeros(len(instruction.metrics)), lambda answer: vector_of(
+        return torch.zeros(size_of(instruction.metrics)), lambda answer: vector_of(
             instruction.metrics, answer.content, failed_share=failed
         )
     [(key, record)] = records.items()

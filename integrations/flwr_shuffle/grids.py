@@ -48,6 +48,7 @@ from flwr_shuffle.messages import (
     copied,
     payload_of,
     read_plain_payload,
+    type_of,
 )
 from flwr_shuffle.updates import Layout
 from shuffle_plugins.core import ReportLayout, Reports, checks
@@ -750,13 +751,15 @@ def _common(messages: Sequence[Message]) -> tuple[Instruction, int]:
     """What all clients of a round are asked, and the length of the vector that they report."""
     if not all(map(_is_shuffled, messages)):
         raise ValueError("every message of a shuffled round holds the instruction; send other messages apart")
-    _, arrays = model_of(messages)
+    queried = all(type_of(message) == MessageType.QUERY for message in messages)
+    arrays = {} if queried else dict(model_of(messages)[1])
     records = {id(message.content[RECORD_KEY]): message.content[RECORD_KEY] for message in messages}
     instructions = {Instruction.from_record(record) for record in records.values()}
     if len(instructions) != 1:
         raise ValueError("all clients of a round get the same instruction")
     instruction = instructions.pop()
-    return instruction, instruction.report_dim(Layout.of(arrays, trained=instruction.update.trained).dim)
+    dim = 0 if queried else Layout.of(arrays, trained=instruction.update.trained).dim
+    return instruction, instruction.report_dim(dim)
 
 
 def _received(replies: Iterable[Message], *, sent: Sequence[Message]) -> list[Message]:

@@ -22,7 +22,8 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict, UserConfigValue
 from flwr.common.constant import ErrorCode
 from typing_extensions import override
 
-from flwr_shuffle.updates import MOST_METRICS, Metric, UpdateTerms, of_kind, text_of
+from flwr_shuffle.metrics import Metric, check_metrics, size_of
+from flwr_shuffle.updates import UpdateTerms, of_kind, text_of
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.checks import Count, Ranged, byte_string, in_range, whole_number
 from shuffle_plugins.mechanisms import PrivateSum, spec_from_json
@@ -250,9 +251,14 @@ class ClientRefusal(StrEnum):
     )
     BAD_SETTINGS = "shuffle: the client's node_config is not valid; the client's own log says why"
     NOT_ALLOWED = (
-        "shuffle: this client answers no message of this type without protection; to allow it, set "
-        "shuffle-allow-evaluate=true in its node_config, or the same of query, get-parameters or "
-        "get-properties; in a simulation ShuffleMod(allow=['evaluate'])"
+        "shuffle: this client answers no message of this type without protection. Ask privately: queries by "
+        "QueryGrid, evaluations by ShuffleStrategy(evaluation=PrivateEvaluation(...)). To allow unprotected "
+        "answers, set shuffle-allow-evaluate=true in its node_config, or the same of query, get-parameters "
+        "or get-properties; in a simulation ShuffleMod(allow=['evaluate'])"
+    )
+    OTHER_METRICS = (
+        "shuffle: the server asks for other metrics, ranges or bins than this client agrees to "
+        "(ShuffleMod(metrics=...))"
     )
     NO_LIMITS = (
         "shuffle: the client has no limits; set shuffle-max-local-epsilon in its node_config, or, in a "
@@ -361,7 +367,7 @@ class Instruction(Wire):
             share of the zero vector.
         analyzer_key: public X25519 key to which reports are sealed; empty for unsealed payloads.
         minimum: fewest reports that are let through together. Sealed reports are bound to it.
-        metrics: what is reported of an evaluation; empty in training.
+        metrics: what is reported of an evaluation or a query; empty in training.
         window: which window of sums is opened; None where the round's own sum is, or its reports are.
         records_per_client, samples_per_client: as of :class:`Updates`; the client sends a report on each
             record that it draws.
@@ -384,9 +390,7 @@ class Instruction(Wire):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        names = [metric.name for metric in self.metrics]
-        if len(set(names)) < len(names) or len(names) > MOST_METRICS:
-            raise ValueError(f"metrics are at most {MOST_METRICS} different ones")
+        check_metrics(self.metrics)
         if self.mixers > 1 and not self.sealed:
             raise ValueError("a mix cascade takes sealed reports: there is an analyzer's key")
         if self.shared and self.sealed:
@@ -423,7 +427,7 @@ class Instruction(Wire):
 
     def report_dim(self, model_dim: int) -> int:
         """Length of the vector that is reported: the model's update and its bits, or the metrics."""
-        return len(self.metrics) or model_dim + self.update.bits
+        return size_of(self.metrics) or model_dim + self.update.bits
 
 
 def instruction_of(message: Message) -> Instruction | None:
@@ -431,6 +435,11 @@ def instruction_of(message: Message) -> Instruction | None:
     if not message.has_content() or RECORD_KEY not in message.content:
         return None
     return Instruction.from_record(message.content[RECORD_KEY])
+
+
+def type_of(message: Message) -> str:
+    """What a message asks for, of Flower's ``MessageType``, without the name of a function behind it."""
+    return message.metadata.message_type.partition(".")[0]
 
 
 def context_of(instruction: Instruction, *, dim: int) -> RoundContext:

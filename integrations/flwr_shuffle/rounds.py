@@ -8,7 +8,7 @@ import random
 import secrets
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,11 +28,11 @@ from flwr_shuffle.grids import (
     model_of,
     valid_sum,
 )
-from flwr_shuffle.messages import RECORD_KEY, Instruction, WindowPlace
+from flwr_shuffle.messages import RECORD_KEY, Instruction, WindowPlace, type_of
+from flwr_shuffle.metrics import Metric, PrivateEvaluation
 from flwr_shuffle.settings import FixedSize, Invitation, Settings
 from flwr_shuffle.updates import (
     Layout,
-    PrivateEvaluation,
     UpdateTerms,
     running_statistics,
     trained_names,
@@ -245,7 +245,9 @@ class SentRound:
 
     @property
     def step(self) -> str:
-        """Name of the Flower method that aggregates this round, for the log."""
+        """What the log calls this round: the Flower method that aggregates it, or a query."""
+        if not self.arrays:
+            return "query"
         return "aggregate_evaluate" if self.instruction.metrics else "aggregate_train"
 
 
@@ -283,7 +285,7 @@ class Rounds:
         candidates = connected(grid, needed=self._awaited, enough=enough, waiting=settings.waiting)
         self._awaited = min(self._awaited, len(candidates))  # who is gone is waited for once
         self._note_connected(candidates)
-        self._run, self._connected = str(grid.run.run_id), len(candidates)
+        self._run = str(grid.run.run_id)  # which a window's series is of
         protocol = settings.windowed if step == "configure_train" else None
         self._waiting = self._waits[step]
         self._window = None
@@ -302,6 +304,22 @@ class Rounds:
                 f"invites (here {protocol.band * needed}), invite fewer, or build the sum with fewer "
                 "coefficients. Started again, the run goes on with a new series, in which all may take part"
             )
+        return cohort if self._enough(cohort, of=len(candidates), grid=grid, step=step) else []
+
+    def choose(self, grid: ShuffleGrid, nodes: Sequence[int]) -> bool:
+        """Take those clients whom the user's own code writes to, if they are enough; as none was drawn,
+        sampling hides none.
+        """
+        self._sent = None
+        self._record.settle()
+        grid.open()
+        self._note_connected(grid.get_node_ids())
+        self._waiting, self._window = self._waits["query"], None
+        able = self._waiting.begin(nodes, window=None, apart=1)
+        return self._enough(able, of=len(nodes), grid=grid, step="query")
+
+    def _enough(self, cohort: Sequence[int], *, of: int, grid: Grid, step: str) -> bool:
+        needed = self._settings.fewest_reports
         if len(cohort) < needed:
             _log.warning(
                 "%s: %d clients drawn, %d needed (%s); left out. Invite more, or lower that minimum",
@@ -309,11 +327,12 @@ class Rounds:
                 len(cohort),
                 needed,
                 "minimum of the stage, or shuffle-min-batch of its nodes"
-                if needed == settings.stage.minimum
+                if needed == self._settings.stage.minimum
                 else "minimum_reports, or the clients of the sum",
             )
-            return []
-        return cohort
+            return False
+        self._run, self._connected = str(grid.run.run_id), of
+        return True
 
     def _next_window(self, protocol: WindowedSum, *, clients: int) -> WindowPlace:
         """The window that the next round opens; of a new series if others than those invited here may be in
@@ -330,21 +349,27 @@ class Rounds:
         return window
 
     def begin(
-        self, messages: list[Message], *, server_round: int, asked: UpdateTerms | PrivateEvaluation
+        self,
+        messages: list[Message],
+        *,
+        server_round: int,
+        asked: UpdateTerms | PrivateEvaluation | tuple[Metric, ...],
     ) -> None:
-        """Ask the budget (PrivacyBudgetExhausted), put the instruction into the messages of a training or an
-        evaluation, and record the round.
+        """Ask the budget (PrivacyBudgetExhausted), put the instruction into the messages of a training, an
+        evaluation or a query, and record the round.
         """
         settings, stage, updates = self._settings, self._settings.stage, self._settings.updates
         training = isinstance(asked, UpdateTerms)
         kind = MessageType.TRAIN if training else MessageType.EVALUATE
+        if isinstance(asked, tuple):
+            kind = MessageType.QUERY
         for message in messages:
-            if message.metadata.message_type.split(".")[0] != kind or RECORD_KEY in message.content:
+            if type_of(message) != kind or RECORD_KEY in message.content:
                 raise ValueError(
-                    f"the inner strategy's messages of this round must be of type {kind}, without a record "
+                    f"the messages of this round must be of type {kind}, without a record "
                     f"{RECORD_KEY!r}, which is the instruction's"
                 )
-        key, arrays = model_of(messages)
+        key, arrays = ("", ArrayRecord()) if isinstance(asked, tuple) else model_of(messages)
         if isinstance(asked, UpdateTerms):
             self._log_statistics(running_statistics(arrays))
             what: dict[str, Any] = {
@@ -353,8 +378,10 @@ class Rounds:
                 "records_per_client": updates.records_per_client,
                 "samples_per_client": updates.samples_per_client,
             }
+        elif isinstance(asked, PrivateEvaluation):
+            what = {"mechanism": settings.spec_of(asked), "metrics": asked.asked}
         else:
-            what = {"mechanism": settings.spec_of(asked), "metrics": asked.ranges}
+            what = {"mechanism": settings.mechanism, "metrics": asked}
         instruction = Instruction(
             token=secrets.token_bytes(TOKEN_BYTES),
             run=self._run,
@@ -365,7 +392,9 @@ class Rounds:
             mixers=stage.mixers,
             **what,
         )
-        layout = Layout.of(arrays, trained=instruction.update.trained)
+        layout = (
+            Layout(()) if isinstance(asked, tuple) else Layout.of(arrays, trained=instruction.update.trained)
+        )
         mechanism = instruction.mechanism.build(dim=instruction.report_dim(layout.dim))
         invited = len(messages)
         shared = stage.shared(mechanism, clients=invited)

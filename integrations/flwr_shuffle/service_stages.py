@@ -68,6 +68,7 @@ from shuffle_plugins.shuffler.service import CHALLENGE_BYTES
 
 _log = logging.getLogger("flwr")
 
+_READ_AT_ONCE = 64  # shares of a sum: a few MB
 _LONGEST_PAUSE = 8.0  # seconds; the pause between two looks for nodes doubles each time, up to this
 
 
@@ -681,8 +682,9 @@ class SharedSumStage(ServiceStage):
             if verifier:
                 total = verifier.total(sums, earlier=earlier)
             else:
-                for position in kept:
-                    own.add(Residues.from_bytes(batch.share(position), layout=terms.layout))
+                for place in range(0, len(kept), _READ_AT_ONCE):
+                    shares = map(batch.share, kept[place : place + _READ_AT_ONCE])
+                    own.add(Residues.from_bytes(*shares, layout=terms.layout))
                 data, *coins = own.split()
                 if terms.window is not None:
                     own = windowed([data, *earlier], *coins, coefficients=terms.window.coefficients)

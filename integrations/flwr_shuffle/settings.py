@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from typing_extensions import override
 
 from flwr_shuffle.grids import InMemoryStage, ShuffleStage, SummingStage, Waiting
-from flwr_shuffle.updates import PrivateEvaluation, Updates, of_kind
+from flwr_shuffle.metrics import PrivateEvaluation
+from flwr_shuffle.updates import Updates, of_kind
 from shuffle_plugins.accounting import Adversary, FederatedRound
 from shuffle_plugins.core.checks import Delta, Positive, Ranged, in_range, one_of, whole_number
 from shuffle_plugins.mechanisms import Kind, PrivateSum, SumSpec, available, summary
@@ -402,3 +403,32 @@ def stage_of(shuffler: ShuffleStage | Shuffler | None, *, mechanism: Spec) -> Sh
     if shuffler is None and mechanism.must_be_summed:
         return SummingStage()
     return InMemoryStage(InMemoryShuffler() if shuffler is None else shuffler)
+
+
+def trust_of(settings: Settings) -> Iterator[str]:
+    """Whom somebody who believes the ε of a run must trust, a sentence each."""
+    stage, secret = settings.stage, isinstance(settings.sampling, SelfSampling)
+    mixed = bool(stage.analyzer_key) and not stage.adds_up
+    yield stage.trust
+    if secret and not mixed and not stage.hides_shares:
+        stages = "a stage that hides shares" if stage.adds_up else "a mix node"
+        yield f"Participation is open to this process: only {stages} hides it from the server"
+    if mixed and secret:
+        yield (
+            "the first mixer sees who sent a dummy, so that secret participation hides nobody from it; ε "
+            "against a mixer that also reads the models is not stated"
+        )
+    elif mixed:
+        yield "a mixer that also reads the models learns no more than the server, whose ε holds against it"
+    if settings.windowed is not None:
+        band = settings.windowed.band
+        yield (
+            f"a client takes part at most once in {band} rounds in a row: this process invites nobody "
+            "sooner, a node that joins waits as long, and each client's own ledger refuses anything else"
+        )
+    yield "whoever submits the app is trusted with the code that runs on clients, mix nodes and aggregators"
+    share: float | None = settings.sampling.honest_fraction
+    if isinstance(settings.mechanism, SumSpec):
+        share = getattr(settings.mechanism.protocol, "honest_fraction", None)
+    counted = "an unknown share" if share is None else f"{share:.0%}"
+    yield f"{counted} of the clients are counted on to follow the protocol and not to help the adversary"

@@ -37,12 +37,16 @@ from .pairs.reports import Blanket as Blanket
 from .pairs.reports import InformationBound as InformationBound
 from .pairs.reports import RecordTypes as RecordTypes
 from .pairs.shuffle import pair_losses as pair_losses
+from .rounds.groups import ONE_ENCODING as ONE_ENCODING
+from .rounds.groups import GroupsRound as GroupsRound
+from .rounds.groups import LabelledRound as LabelledRound
 from .rounds.records import GaussianReportsRound as GaussianReportsRound
 from .rounds.records import SampledRecordsRound as SampledRecordsRound
 from .rounds.records import SeveralReportsRound as SeveralReportsRound
 from .rounds.round import Round as Round
 from .rounds.round import ShuffleRound as ShuffleRound
 from .rounds.sums import CentralGaussianRound as CentralGaussianRound
+from .rounds.sums import DecoyRound as DecoyRound
 from .rounds.sums import LaplaceRound as LaplaceRound
 from .rounds.sums import PoissonBinomialRound as PoissonBinomialRound
 from .rounds.sums import SumRound as SumRound

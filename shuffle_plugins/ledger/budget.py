@@ -149,10 +149,11 @@ class BudgetLedger(BudgetFile):
         with self.reading() as connection:
             self._last = _last_round(connection, model)
 
-    def claim(self, *, app: str, layout: str) -> None:
+    def claim(self, *, app: str, layout: str | None) -> None:
         """Bind the model's budget, at the first run, to the app that trains it and to the model's arrays.
 
-        ``app`` is empty for a script in a simulation, and ``layout`` differs between models of other arrays.
+        ``app`` is empty for a script in a simulation, and ``layout`` differs between models of other arrays;
+        it is None for queries, which have no arrays.
         """
         app = app if self._app is None else self._app
         with self.writing() as connection:
@@ -160,7 +161,10 @@ class BudgetLedger(BudgetFile):
                 "SELECT app, layout FROM identities WHERE model = ?", (self.model,)
             ).fetchone()
             if found is None:
-                connection.execute("INSERT INTO identities VALUES (?, ?, ?)", (self.model, app, layout))
+                connection.execute("INSERT INTO identities VALUES (?, ?, ?)", (self.model, app, layout or ""))
+                return
+            if layout is not None and found == (app, ""):  # only queries were asked so far
+                connection.execute("UPDATE identities SET layout = ? WHERE model = ?", (layout, self.model))
                 return
         if found[0] != app:
             raise LedgerError(
@@ -169,7 +173,7 @@ class BudgetLedger(BudgetFile):
                 f"BudgetLedger(app={found[0]!r}); otherwise give this model a name of its own (model=…), or "
                 "another ledger"
             )
-        if found[1] != layout:
+        if layout is not None and found[1] != layout:
             raise LedgerError(
                 f"{self.path} holds the budget of {self.model!r}, a model with other arrays than this one: "
                 "other names, shapes or types. Give this model a name of its own (model=…), or another ledger"

@@ -11,6 +11,7 @@ from shuffle_plugins.accounting.calibrate import LARGEST_SEARCHED_LOCAL_EPSILON
 from shuffle_plugins.core import checks, rounded
 from shuffle_plugins.core.checks import Delta, Dim, Radius, Ranged, TargetEpsilon, one_of
 from shuffle_plugins.planning.errors import NormName, check_norm, enclosing_radius
+from shuffle_plugins.planning.groups import report_worth
 
 _Norm = Annotated[NormName, lambda _, value: check_norm(value)]
 
@@ -185,6 +186,20 @@ class Plan(PlanQuestion):
             said.append(
                 f"{best.total_bits / thrifty.total_bits:,.3g} times less communication, k = "
                 f"{thrifty.cohort:,} and T = {thrifty.num_steps:,}, costs {more:.1%} of error."
+            )
+        level, louder = best.local_epsilon, min(2 * best.local_epsilon, LARGEST_SEARCHED_LOCAL_EPSILON)
+        if louder > level:
+            worth = report_worth(
+                best.mechanism,
+                local_epsilon=level,
+                louder=louder,
+                dim=self.dim,
+                norm=self.norm,
+                radius=self.radius,
+            )
+            said.append(
+                f"A client that allows ε0 = {rounded(louder, up=False)}, twice as much, sends a report worth "
+                f"{worth:.3g} of these, if groups of one ε0 are weighed by their precision."
             )
         if self.infeasible:
             said.append(f"{len(self.infeasible)} combinations exceed the target at every ε0.")

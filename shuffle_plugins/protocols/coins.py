@@ -187,8 +187,8 @@ class HistogramSum(HistogramProtocol[SumRound], CoinSum):
 
     P_1D (Cheu, Joseph, Mao, Peng 2022, Algorithm 1) in every category at once: a client sends ``levels`` ones
     under its own category's label and ``coins`` fair coins under every label. Nothing is rounded, and
-    replacing a client moves two counts by one: a sensitivity of exactly √2. Data are int64 (clients,), and
-    estimates in clients.
+    replacing a client moves two counts by one: a sensitivity of exactly √2. Data are int64 (clients,), −1
+    for a client that holds none, and estimates in clients.
     """
 
     name: ClassVar[str] = "histogram-sum"
@@ -219,6 +219,12 @@ class HistogramSum(HistogramProtocol[SumRound], CoinSum):
     def influence(self) -> float:
         """How much one client can add to a count at most, whatever possible messages it sends, in clients."""
         return self.messages_per_coordinate / self.levels
+
+    @override
+    def exceeding(self, least: float) -> float:
+        trials = self.cohort * self.coins
+        fewer = math.ceil(trials / 2 + least * self.levels) - 1
+        return float(special.bdtrc(fewer, trials, 0.5)) if 0 <= fewer < trials else float(fewer < 0)
 
     @override
     def _reach(self, error: float, *, reports: int) -> float:

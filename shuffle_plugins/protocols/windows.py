@@ -22,7 +22,6 @@ from shuffle_plugins.protocols.draws import drawn_range, heads
 from shuffle_plugins.protocols.lattices import FixedPoint
 from shuffle_plugins.randomness.sources import Randomness
 
-_ROUNDING = 1.01  # what whole coefficients may cost of the noise
 _COLUMNS = 256  # rounds whose noise is followed through a schedule of learning rates
 
 
@@ -236,22 +235,29 @@ class WindowSolver:
 
 
 def window_coefficients(
-    *, rounds: int, band: int, momentum: float = 0.0, learning_rates: Sequence[float] | None = None
+    *,
+    rounds: int,
+    band: int,
+    momentum: float = 0.0,
+    learning_rates: Sequence[float] | None = None,
+    rounding: float = 0.01,
 ) -> tuple[int, ...]:
     """The whole numbers c_0, …, with which a :class:`WindowedSum` leaves the least noise in a model.
 
     Least is the mean square, over all rounds, of what the noise of solved sums does to a model that adds them
-    up, at equal ε. c_0 is the least for which rounding costs below a hundredth of it.
+    up, at equal ε.
 
     Args:
         rounds: T of the series.
         band: the largest b: in so many rounds in a row a client takes part once.
         momentum: β of the optimizer, in [0, 1).
         learning_rates: one for each round, if they differ.
+        rounding: share of the noise that whole numbers may cost over real ones; c_0 is the least that does.
     """
     from scipy.optimize import minimize
 
     weigh = _Workload.of(rounds, momentum, learning_rates)
+    checks.number("rounding", rounding, above=0)
     most = min(checks.whole("band", band), weigh.rounds)
     if most == 1:
         return (1,)
@@ -266,7 +272,7 @@ def window_coefficients(
     found = minimize(cost, start, jac=True, method="L-BFGS-B", bounds=[(0, None)] * (most - 1))
     exact, least = np.append(1.0, found.x), float(found.fun)
     first = 1
-    while cost(np.rint(first * exact)[1:] / first)[0] > least + 2 * math.log(_ROUNDING):
+    while cost(np.rint(first * exact)[1:] / first)[0] > least + 2 * math.log1p(rounding):
         first += 1
     whole = np.trim_zeros(np.rint(first * exact), "b")
     return tuple(int(each) for each in whole)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shuffle_plugins.core import checks, pack_bits
 from shuffle_plugins.core.checks import Count, Dim, Ranged, whole_number
-from shuffle_plugins.core.packing import unpack_bits
+from shuffle_plugins.core.packing import unpack_rows
 from shuffle_plugins.randomness.chacha import Keystream
 from shuffle_plugins.shuffler.keys import check_key
 from shuffle_plugins.shuffler.shuffler import DIGEST_BYTES, TOKEN_BYTES, RoundContext, ShuffleError, bytes_of
@@ -118,14 +118,16 @@ class Residues:
         return self.checks.tobytes() + entries.numpy().tobytes()
 
     @classmethod
-    def from_bytes(cls, data: bytes, *, layout: ResidueLayout) -> Self:
-        """What :meth:`to_bytes` wrote; all bytes of the right length are valid."""
-        if len(data) != layout.num_bytes:
-            raise ValueError(f"a share of this sum has {layout.num_bytes} bytes, got {len(data)}")
+    def from_bytes(cls, *data: bytes, layout: ResidueLayout) -> Self:
+        """What :meth:`to_bytes` wrote, or the sum of several; all bytes of the right length are valid."""
+        for each in data:
+            if len(each) != layout.num_bytes:
+                raise ValueError(f"a share of this sum has {layout.num_bytes} bytes, got {len(each)}")
         first = layout._words * _WORD.itemsize
-        packed = torch.frombuffer(bytearray(data[first:]), dtype=torch.uint8)
-        counts = unpack_bits(packed, layout.bits, layout.entries).numpy().astype(layout.dtype)
-        return cls(layout, counts, np.frombuffer(data[:first], _WORD).copy())
+        rows = torch.frombuffer(bytearray(b"".join(data)), dtype=torch.uint8).view(len(data), -1)
+        counts = unpack_rows(rows[:, first:], layout.bits, layout.entries).sum(dim=0, dtype=torch.int64)
+        words = np.frombuffer(rows[:, :first].contiguous().numpy(), _WORD).reshape(len(data), layout._words)
+        return cls(layout, counts.numpy().astype(layout.dtype), words.sum(axis=0, dtype=_WORD))
 
     def to_words(self) -> bytes:
         """The same as :meth:`to_bytes`, in whole words: for a file of one's own, since packing takes long."""
@@ -146,25 +148,32 @@ SEED_BYTES = 32
 """Bytes of a seed: a key of the keystream."""
 
 
+_PIECE_BYTES = 1 << 17  # expanded at once, so that they are added while a core's cache holds them
+
+
 class Expansion:
     """The sum so far, ``total``, of the expansions of seeds.
 
     A seed's expansion is the keystream of ChaCha20 under it (:class:`~shuffle_plugins.randomness.Keystream`,
-    nonce 0): first the check words, then an unsigned little-endian number of the layout's type for each
+    nonce 0): first all check words, then an unsigned little-endian number of the layout's type for each
     entry. Uniform numbers mod 2^8, 2^16, 2^32 or 2^64 are uniform mod 2^w.
     """
 
     def __init__(self, layout: ResidueLayout) -> None:
         self.total = layout.zero()
-        self._zeros = bytes(self.total.checks.nbytes + self.total.counts.nbytes)
+        self._zeros = memoryview(bytes(_PIECE_BYTES))
+        self._room = bytearray(len(self._zeros) + 64)  # a cipher asks for room for one block more
+        self._stream = np.frombuffer(self._room, np.uint8)
 
     def add(self, *seeds: bytes) -> None:
         """Add the expansions of some seeds."""
-        counts, words = self.total.counts, self.total.checks
+        piece = _PIECE_BYTES // self.total.counts.itemsize
+        parts = [self.total.counts[at : at + piece] for at in range(0, len(self.total.counts), piece)]
         for seed in seeds:
-            stream = Keystream(seed).encryptor(0).update(self._zeros)
-            words += np.frombuffer(stream, words.dtype, len(words))
-            counts += np.frombuffer(stream, counts.dtype, offset=words.nbytes)
+            cipher = Keystream(seed).encryptor(0)
+            for part in (self.total.checks, *parts):
+                cipher.update_into(self._zeros[: part.nbytes], self._room)
+                part += self._stream[: part.nbytes].view(part.dtype)
 
 
 def check_words(counts: NDArray[np.int64], *, seed: bytes) -> Words:

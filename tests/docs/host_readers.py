@@ -267,6 +267,7 @@ def flower() -> Told:
     assert ClientSettings.of(config).max_rounds == 100
 
 
+has("docs/guides/queries.md", slow=True)
 has(FLOWER, "Which arrays are trained", in_flower)
 has(FLOWER, "Evaluation", in_flower)
 has(FLOWER, "Sums of many messages", lambda: in_flower() | {"model": nn.Linear(9, 1)}, slow=True)

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import erfcx, ndtr
 from typing_extensions import override
 
-from shuffle_plugins.accounting.composition.sampled import sampled_instance
+from shuffle_plugins.accounting.composition.sampled import sampled_composition, sampled_instance
 from shuffle_plugins.accounting.losses import (
     PrivacyLossDistribution,
     Resolution,
@@ -37,8 +37,11 @@ from shuffle_plugins.accounting.pairs.noise import (
     has_binomial_instance,
     log_ratio,
     participation_losses,
+    poisson_masses,
+    poisson_profile,
     profile_reach,
     score_cover,
+    shared_laplace_loss,
 )
 from shuffle_plugins.accounting.rounds.round import Round, lower_losses
 from shuffle_plugins.accounting.terms import NeighbouringRelation, Sampling
@@ -47,6 +50,7 @@ from shuffle_plugins.core.checks import (
     Chance,
     Count,
     Dim,
+    Flag,
     Fraction,
     NotNegative,
     Positive,
@@ -57,6 +61,7 @@ from shuffle_plugins.core.checks import (
 
 _MOST_LISTED_LOSSES = 1 << 11
 _ROUNDOFF = 1e-12
+_LARGEST_DECOY_LOSS = 600.0  # e to this power, times a mass, is a float
 _ROOT_2 = math.sqrt(2)
 
 
@@ -168,10 +173,14 @@ class SumRound(_CoveredSum):
     @property
     @override
     def description(self) -> str:
-        noise = f"a sum with coins whose deviation is {self.noise_multiplier:.6g} of its sensitivity"
+        noise = f"{self._what} with coins whose deviation is {self.noise_multiplier:.6g} of its sensitivity"
         if self.participation is None:
             return noise
         return f"{noise}, to which each client adds its data with probability {self.participation:.6g}"
+
+    @property
+    def _what(self) -> str:
+        return "a sum"
 
     @property
     def _counts(self) -> int:
@@ -250,6 +259,7 @@ class WindowRound(SumRound):
     coefficients: Coefficients
 
     KIND: ClassVar[str] = "window"
+    SOURCE: ClassVar[str] = "shuffle_plugins, docs/proofs/sums.md"
     SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (Sampling.FULL,)
     seen = "sums over windows of rounds with coins, and neither a single round's sum nor what clients add"
 
@@ -300,8 +310,8 @@ class WindowRound(SumRound):
 
     @property
     @override
-    def description(self) -> str:
-        return f"a participation in windows of {self.separation} rounds, {super().description}"
+    def _what(self) -> str:
+        return f"a participation in windows of {self.separation} rounds' sums"
 
     @override
     def lower_losses(
@@ -466,16 +476,22 @@ def _laplace_profile(*, rate: float, shift: int) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True, kw_only=True)
 class LaplaceRound(Round):
-    r"""A round of a sum with discrete Laplace noise.
+    r"""A round of sums with discrete Laplace noise, of which every client may have added a share.
 
-    What is seen is, up to total variation ``distance``, a function of Σ x_i + k, with P[k] ∝
-    :math:`e^{-ε_0|k|/sensitivity}` and x_i whole numbers.
+    What is seen is, up to total variation ``distance``, a function of Σ x_i + k, with P[k_j] ∝
+    :math:`e^{-ε_0|k_j|/sensitivity}` independently in every coordinate and x_i vectors of whole numbers
+    (``docs/proofs/sums.md``, "Shares of discrete Laplace noise").
 
     Attributes:
         noise_epsilon: ε0 of the noise alone.
-        sensitivity: largest \|x − x'\| of two numbers that a client may hold.
-        attained: a difference of two such numbers that does occur: it makes the lower bound. 0 if none does.
+        sensitivity: largest \|x − x'\|₁ of two vectors that a client may hold.
+        attained: a difference in one coordinate of two such vectors that does occur, in each of
+            ``coordinates`` at once if they move ``evenly``: it makes the lower bound. 0 if none does.
         distance: bound on the total variation between the round and a function of that sum.
+        coordinates: in how many two vectors differ, at most.
+        evenly: whether each of them moves by sensitivity/coordinates at most.
+        shape: how much of the noise is there, in (0, 1]: clients that added a share, over those whose
+            shares add up to the noise.
     """
 
     cohort: int
@@ -483,23 +499,54 @@ class LaplaceRound(Round):
     sensitivity: Count
     attained: int = 0
     distance: Fraction = 0.0
+    coordinates: Count = 1
+    evenly: Flag = False
+    shape: Annotated[float, in_range(above=0, at_most=1)] = 1.0
 
+    SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (*Round.SAMPLINGS, Sampling.SINGLE_PASS)
     KIND: ClassVar[str] = "laplace"
+    SOURCE: ClassVar[str] = "shuffle_plugins, docs/proofs/sums.md"
     pair_name = "discrete Laplace"
     seen = "the sum with its noise, and nothing of what single clients add to it"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.whole("attained", self.attained, at_least=0, at_most=self.sensitivity)
+        if self.evenly and self.sensitivity % self.coordinates:
+            raise ValueError("a sensitivity that moves evenly is a multiple of the number of coordinates")
+        checks.whole("attained", self.attained, at_least=0, at_most=self._each)
 
     @property
     def _rate(self) -> float:
         return self.noise_epsilon / self.sensitivity
 
     @property
+    def _each(self) -> int:
+        return self.sensitivity // self.coordinates if self.evenly else self.sensitivity
+
+    @property
+    def _times(self) -> int:
+        return self.coordinates if self.evenly else 1
+
+    @property
+    def pure_epsilon(self) -> float:
+        """ε at δ = 0 of the sum itself, without ``distance`` and without sampling; exact, rounded up."""
+        return self._times * self._largest_loss
+
+    @property
+    def _largest_loss(self) -> float:
+        """Of one coordinate if they move evenly, otherwise of all together."""
+        if self.shape == 1:
+            return self._rate * self._each
+        apart = -(-self._each // self.coordinates) if not self.evenly else self._each
+        return shared_laplace_loss(rate=self._rate, shape=self.shape, shift=apart) * (
+            1 if self.evenly else self.coordinates
+        )
+
+    @property
     @override
     def description(self) -> str:
-        return f"a sum with discrete Laplace noise of {self.noise_epsilon:.6g} nats"
+        noise = f"a sum with discrete Laplace noise of {self.noise_epsilon:.6g} nats"
+        return noise if self.shape == 1 else f"{noise}, of which {self.shape:.4g} is there"
 
     @property
     @override
@@ -508,20 +555,29 @@ class LaplaceRound(Round):
 
     @override
     def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
-        losses, deltas = _laplace_profile(rate=self._rate, shift=self.sensitivity)
-        return profile_losses(losses, deltas, resolution=resolution, sampling_rate=self.sampling_rate)
+        if self.shape == 1:
+            profile = _laplace_profile(rate=self._rate, shift=self._each)
+        else:  # randomized response of the same largest loss dominates
+            profile = _laplace_profile(rate=self._largest_loss, shift=1)
+        rate = self.sampling_rate
+        if self._times == 1:
+            return profile_losses(*profile, resolution=resolution, sampling_rate=rate)
+        alone = profile_losses(*profile, resolution=resolution)
+        return sampled_composition([alone], [self._times], sampling_rate=rate, resolution=resolution)
 
     @property
     @override
     def lower_families(self) -> tuple[str, ...]:
-        return ("discrete Laplace instance",) if 0 < self.attained <= 1 << 24 else ()  # what can be listed
+        # 1 << 24: what can be listed
+        known = self.shape == 1 and 0 < self.attained <= 1 << 24
+        return ("discrete Laplace instance",) if known else ()
 
     @override
     def lower_losses(
         self, family: str, resolution: Resolution, *, exchanged: bool = False
     ) -> PrivacyLossDistribution:
         """Everybody else holds x', and the client x (P, if it takes part) or x', ``attained`` apart."""
-        if exchanged:
+        if exchanged and self._times == 1:
             return lower_losses(self, family, resolution).reversed()
         fall, rate = -self._rate, self.sampling_rate
         outside = 1 / (1 + math.exp(fall))
@@ -531,8 +587,77 @@ class LaplaceRound(Round):
             1 - 1e-11
         )  # more than sums mod q can move: their range leaves out noise of probability 2**-40
         q = moved[::-1]
-        p = (1 - rate) * q + rate * moved
-        return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
+        p = moved if self._times > 1 else (1 - rate) * q + rate * moved
+        alone = finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
+        if self._times == 1:
+            return alone
+        return sampled_instance(
+            [alone], [self._times], sampling_rate=rate, resolution=resolution, exchanged=exchanged
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoyRound(Round):
+    """A round of shuffled categories among which clients have hidden decoys (``docs/proofs/tags.md``).
+
+    What is seen is, up to total variation ``distance``, a function of how often each category was sent: by
+    the clients who hold it, and as a decoy, a Poisson number of mean ``decoys``, independently in each.
+    Replacing a client moves two of these counts by one, and its ε is that of these two.
+
+    Attributes:
+        decoys: of each category, expected of the clients who follow the protocol together.
+    """
+
+    cohort: int
+    decoys: Positive
+    distance: Fraction = 0.0
+
+    SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (*Round.SAMPLINGS, Sampling.SINGLE_PASS)
+    KIND: ClassVar[str] = "decoys"
+    SOURCE: ClassVar[str] = "shuffle_plugins, docs/proofs/tags.md"
+    pair_name = "two Poisson counts"
+    seen = "all messages without senders and in random order"
+
+    @property
+    @override
+    def description(self) -> str:
+        return f"shuffled categories with {self.decoys:.6g} decoys of each"
+
+    @property
+    @override
+    def replacement_distance(self) -> float:
+        return self.distance
+
+    @override
+    def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
+        # Losses are log(a/b), of deviation √(2/decoys); the profile ends where b = 0 is all that is left.
+        deviation = math.sqrt(2 / self.decoys)
+        largest = min(14 * deviation + 40 / self.decoys, 3.0 + math.log1p(self.decoys), _LARGEST_DECOY_LOSS)
+        points = min(math.ceil(2 * resolution.cells * largest / deviation) + 2, 4_000)
+        losses = np.linspace(0.0, largest, points)
+        deltas = poisson_profile(losses, mean=self.decoys)
+        return profile_losses(losses, deltas, resolution=resolution, sampling_rate=self.sampling_rate)
+
+    @property
+    @override
+    def lower_families(self) -> tuple[str, ...]:
+        return ("two counts instance",) if self.decoys <= 1 << 12 else ()  # what can be listed
+
+    @override
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
+        """Everybody else holds x', and the client x (P, if it takes part) or x'."""
+        if exchanged:
+            return lower_losses(self, family, resolution).reversed()
+        _, masses, _ = poisson_masses(self.decoys)
+        still, moved = np.append(masses, 0.0), np.append(0.0, masses)
+        away, stays = np.outer(moved, still).ravel(), np.outer(still, moved).ravel()
+        listed = away + stays > 1e-25  # of all others together some 1e-20 at most
+        p, q = self.sampling_rate * away + (1 - self.sampling_rate) * stays, stays
+        return finite_losses(
+            None, p[listed], q[listed], missing=0.0, kind="lower", resolution=resolution, symmetric=False
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

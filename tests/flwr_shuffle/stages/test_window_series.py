@@ -33,7 +33,8 @@ from test_shared_sum import tampered
 from shuffle_plugins.mechanisms import SumSpec
 from shuffle_plugins.protocols import WindowedSum, Windows, WindowSolver
 from shuffle_plugins.secure_aggregation import Expansion
-from shuffle_plugins.secure_aggregation.aggregator import Aggregator
+from shuffle_plugins.secure_aggregation.aggregator import Aggregator, VerifyingAggregator
+from shuffle_plugins.secure_aggregation.prio3.field import FIELD64
 from shuffle_plugins.shuffler import BatchRefused, Refusal
 
 WINDOWED = WindowedSum.with_noise(
@@ -414,6 +415,29 @@ def test_an_aggregator_that_lies_and_signs_is_found_by_the_check(
     found = run.collect(replies, instruction)
     assert (found.refusal, found.total) == (Refusal.INCONSISTENT, None)
     assert run.place is None
+
+
+def test_with_proofs_a_window_beyond_what_its_clients_can_have_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are no check words: an aggregator that lies is noticed by the bounds, also those of old data."""
+    run = WindowRun(folder=tmp_path, aggregators=1)
+    run.stage = run.new_stage(verified=True)
+    assert run.round().total is not None
+    honest = VerifyingAggregator.add_verified
+
+    def lying(self: VerifyingAggregator, *args: Any, **kwargs: Any) -> bytes:
+        window = np.frombuffer(honest(self, *args, **kwargs), np.uint64).copy()
+        window[0] = (int(window[0]) + most + 1) % FIELD64.modulus
+        return window.tobytes()
+
+    monkeypatch.setattr(VerifyingAggregator, "add_verified", lying)
+    series = run.stage.series
+    assert series is not None
+    most = series.largest(GROUP)
+    assert most == GROUP * (12 * WINDOWED.data_highest + WINDOWED.coins_highest)
+    found = run.round()
+    assert (found.refusal, found.total, run.place) == (Refusal.INCONSISTENT, None, None)
 
 
 def test_a_client_takes_part_in_windows_alone_where_the_sum_is_of_windows(run: WindowRun) -> None:
