@@ -248,8 +248,8 @@ class WindowRound(SumRound):
     the j-th of them by c_j times its vector: one Gaussian mechanism of sensitivity ‖c‖₂·``sensitivity``, and
     b counts in each coordinate to be covered (``docs/proofs/sums.md``, "Windows"). One step of an accountant
     is a *participation*, not a round, and as costly before those who see the windows alone as before the
-    server, which knows who took part. Both ends of its ε are of all b windows; a series that ends with fewer
-    costs no more.
+    server, which knows who took part. Both ends of its ε are of all b windows, before one who knows that; a
+    series that ends with fewer costs no more.
 
     Attributes:
         coefficients: c_0, …, c_{b−1}, whole numbers.
