@@ -162,8 +162,7 @@ class Expansion:
     def __init__(self, layout: ResidueLayout) -> None:
         self.total = layout.zero()
         self._zeros = memoryview(bytes(_PIECE_BYTES))
-        self._room = bytearray(len(self._zeros) + 64)  # a cipher asks for room for one block more
-        self._stream = np.frombuffer(self._room, np.uint8)
+        self._stream = np.zeros(len(self._zeros) + 64, np.uint8)  # a cipher asks for room for one block more
 
     def add(self, *seeds: bytes) -> None:
         """Add the expansions of some seeds."""
@@ -172,7 +171,7 @@ class Expansion:
         for seed in seeds:
             cipher = Keystream(seed).encryptor(0)
             for part in (self.total.checks, *parts):
-                cipher.update_into(self._zeros[: part.nbytes], self._room)
+                cipher.update_into(self._zeros[: part.nbytes], self._stream)  # type: ignore[arg-type]
                 part += self._stream[: part.nbytes].view(part.dtype)
 
 
