@@ -518,7 +518,7 @@ class Rounds:
         if case == self._logged:
             return
         self._logged = case
-        outlook = expected_noise(mechanism, cohort=reports)
+        outlook = expected_noise(mechanism, cohort=reports, num_steps=self._planned)
         over = outlook.signal_to_noise_ratio_over(self._planned)
         _log.info(
             "Expected noise: %.3g long in the mean of %.0f reports of %s numbers; the largest mean that "

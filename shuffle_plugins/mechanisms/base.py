@@ -123,6 +123,12 @@ class Summation(Reporter):
     def worst_variance(self) -> float:
         """Bound on E‖error‖² over all data: of the whole sum, or per report if :attr:`cohort` is None."""
 
+    def variance_over(self, num_steps: int, *, momentum: float = 0.0) -> float:
+        """:attr:`worst_variance`; where noise is correlated over rounds, that of independent noise which
+        leaves as much in a model after each of so many rounds, whose sums it adds up, with ``momentum``.
+        """
+        return self.worst_variance
+
     @abstractmethod
     def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
         """What these clients add to a total, distributed as ``total(randomize(x))`` without

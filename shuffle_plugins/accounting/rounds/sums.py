@@ -272,7 +272,8 @@ class WindowRound(SumRound):
         """What a client's participations at these indexes of a series cost, each a step of an accountant.
 
         Of those less than b apart, which share windows, the coefficients add up: all of them are one longer
-        window, for a client whose every vector is the same.
+        window, for a client whose every vector is the same. With secret participation they are refused, as
+        several coins move what they share.
         """
         found: list[list[int]] = []
         begun = 0
@@ -280,6 +281,11 @@ class WindowRound(SumRound):
             if not found or index - begun >= len(found[-1]):
                 begun = index
                 found.append([])
+            elif self.participation is not None:
+                raise ValueError(
+                    f"no bound is known for a client that is asked in secret twice within {self.separation} "
+                    f"rounds, up to {index}: keep its participations apart"
+                )
             shared, place = found[-1], index - begun
             shared += [0] * (place + self.separation - len(shared))
             for j, each in enumerate(self.coefficients):

@@ -139,6 +139,10 @@ def test_who_comes_back_early_is_charged_by_true_sums_of_coefficients() -> None:
             worst = list(map(max, worst, apart(*laws)))
     check(worst, broken)
     assert worst[1] > accounted(window(), num_steps=1).delta(EPSILONS[1]).upper
+    secret = window(participation=0.5)
+    assert secret.participations([0, 2]) == (secret, secret)
+    with pytest.raises(ValueError, match="twice within 2 rounds"):
+        secret.participations([0, 1])
 
 
 @pytest.mark.parametrize("weights", [(3, 2, 2), (1,), (4, 0, 1)])
