@@ -225,7 +225,7 @@ class DecoyHistogram(HistogramProtocol[DecoyRound], DecoyCounts):
 
 @dataclass(frozen=True, kw_only=True)
 class DecoyVectorSum(DecoyCounts, PrivateSum):
-    r"""The sum of vectors in an ℓ1 ball, for hosts that shuffle reports: counts of a coordinate of each client.
+    r"""The sum of vectors in an ℓ1 ball, for hosts that shuffle reports: one coordinate of each client.
 
     A client draws coordinate j with probability \|x_j\|/radius, and none with the rest: as a signed unit
     vector times the radius, x on average. Longer vectors, in ℓ1, are scaled onto the ball. Each client makes

@@ -14,9 +14,11 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import (
     ClientsRefused,
+    Counts,
     FixedSize,
     InProcessGrid,
     MixNodeStage,
+    QueryGrid,
     SelfSampling,
     ShuffleMod,
     ShuffleStrategy,
@@ -42,7 +44,7 @@ class World:
     def __init__(self, folder: Path, *, mixers: int = 1, limit: float = math.inf) -> None:
         config, keys = operators_files(folder, clients=CLIENTS, mixers=max(mixers, 1))
         limits = ClientLimits(max_local_epsilon=limit, max_rounds=100, max_epsilon=50.0, delta=1e-3)
-        app = ClientApp(mods=[ShuffleMod(limits=limits)])
+        self.app = app = ClientApp(mods=[ShuffleMod(limits=limits)])
         app.train()(self.train)
         register_mix_node(app)
 
@@ -136,3 +138,27 @@ def test_reports_of_vectors_are_unbiased(signed: bool) -> None:
     spent = ShuffleAccountant()
     spent.step(calibrated.round())
     assert 0.99 < spent.epsilon(1e-6).upper <= 1
+
+
+def test_a_query_through_a_mix_node_counts_by_decoys(tmp_path: Path) -> None:
+    world = World(tmp_path)
+
+    @world.app.query()
+    def answer(message: Message, context: Context) -> Message:
+        place = int(context.node_config["partition-id"]) % 3
+        told = MetricRecord({"party": [int(place == each) for each in range(4)]})
+        return Message(RecordDict({"query_results": told}), reply_to=message)
+
+    asked = {"party": Counts(4)}
+    options = {"cohort": CLIENTS, "delta": 1e-3, "shuffler": world.stage}
+    grid = QueryGrid(world.grid, asked, epsilon=3.0, **options)
+    nodes = world.grid.get_node_ids()[:CLIENTS]
+    [reply] = grid.send_and_receive([Message(RecordDict(), node, "query") for node in nodes])
+    found = np.array(reply.content["query_results"]["party"])
+    error = float(reply.content["standard_errors"]["party"])
+    assert 1.5 < error < 4.5
+    assert np.abs(found - [3, 3, 2, 0]).max() < 6.5 * error
+    assert reply.content["privacy"]["reports"] == CLIENTS
+    assert 2.5 < reply.content["privacy"]["epsilon-server"] <= 3.0
+    with pytest.raises(ValueError, match="shuffled each by itself"):
+        QueryGrid(world.grid, asked, randomizer=SUM, cohort=CLIENTS, delta=1e-3, shuffler=SummingStage())
