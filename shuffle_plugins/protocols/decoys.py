@@ -18,7 +18,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import DecoyRound, PrivacyTarget
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.checks import Dim, Flag, Positive, Radius
 from shuffle_plugins.core.rows import checked_categories
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
@@ -286,9 +286,9 @@ class DecoyVectorSum(DecoyCounts, PrivateSum):
         return self.radius**2 * (super().worst_variance + self.cohort)
 
     @override
-    def estimate(self, total: Tensor, *, reports: int) -> Tensor:
+    def estimate(self, total: Tensor, *, reports: int | None = None) -> Tensor:
         """Unbiased estimate of the sum over clients, of whom there are ``reports``, float64 (dim,)."""
-        counts = self._without_decoys(total, reports) * self.radius
+        counts = self._without_decoys(total, checks.whole("reports", reports, at_least=0)) * self.radius
         return counts[: self.dim] - counts[self.dim :] if self.signed else counts
 
     @override
