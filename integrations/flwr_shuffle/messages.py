@@ -210,6 +210,11 @@ class Role(StrEnum):
 QUERIES = frozenset(kind for role in Role for kind in (role.question, role.work))  # that they answer
 
 
+LEVELS_KEY = "shuffle-levels"
+"""Of the record in a ``train`` message that asks which of several ε0 is the largest that a client's limits
+allow, and in the reply. A message of another type reaches no mod unless the app has a function for it."""
+
+
 def role_of(node_config: Mapping[str, UserConfigValue]) -> Role | None:
     """What a node is by its own ``node_config``; None for a client."""
     value = node_config.get(ROLE)
