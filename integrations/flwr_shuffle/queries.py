@@ -121,7 +121,7 @@ class QueryGrid(ShuffleGrid):
             )
         stage = stage_of(shuffler, mechanism=spec)
         super().__init__(grid, stage=stage)
-        share = 1.0 if spec.must_be_summed else honest_fraction
+        share = honest_fraction if spec.cohort is None else 1.0  # the noise of a sum provides for its own
         self.settings = Settings(
             mechanism=spec,
             sampling=FixedSize(cohort, honest_fraction=share),
@@ -199,7 +199,7 @@ class QueryGrid(ShuffleGrid):
         asked, total = received
         self._record.complete(asked.instruction.token, checkpoint=None)
         reports, mechanism = total.reports, asked.invitation.mechanism
-        variance = mechanism.worst_variance * (1 if mechanism.must_be_summed else reports)
+        variance = mechanism.worst_variance * (reports if mechanism.cohort is None else 1)
         _log.info("query: %d reports; %s", reports, self._record)
         privacy = MetricRecord({"reports": reports})
         privacy["epsilon-observer"] = self._record.spent(Adversary.MODEL_OBSERVER)
