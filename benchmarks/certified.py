@@ -14,6 +14,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from scipy.stats import norm
 
 from shuffle_plugins.accounting import (
     Blanket,
+    GroupsRound,
     SampledRecordsRound,
     SeveralReportsRound,
     ShuffleAccountant,
@@ -119,6 +122,44 @@ def generic() -> list[dict[str, Any]]:
     """What holds for any randomizer of ε0."""
     places = ((MNIST, 0.5), (MNIST, 1.5), (MNIST, 4.0), (RARE, 2.0), (RARE, 1.0))
     return [row(setting, level, "generic") for setting, level in places]
+
+
+def groups() -> list[dict[str, Any]]:
+    """Two groups of 5,000 clients, ε0 = 1 and 4: hidden by all, by their own alone, and all charged for 4."""
+    levels, delta = ((1.0, 5_000), (4.0, 5_000)), 1e-6
+    found = []
+    for mechanism, cohort, steps in product(("k-rr", "linf-coordinate"), (10_000, 1_000), (1, 100)):
+        sampling = "full" if cohort == 10_000 else "without-replacement"
+        law = partial(registry.blanket, mechanism, dim=10)
+        rounds = GroupsRound.each_of(
+            levels,
+            blanket=lambda level, law=law: law(local_epsilon=level),
+            mechanism=mechanism,
+            cohort=cohort,
+            sampling=sampling,
+            channel_fixed=True,
+        )
+        for each, (level, count) in zip(rounds, levels, strict=True):
+            accountant = ShuffleAccountant()
+            accountant.step(each, num_steps=steps)
+            interval = accountant.epsilon(delta)
+            apart = {"population": count, "cohort": count * cohort / 10_000, "sampling": sampling}
+            loudest = {"population": 10_000, "cohort": cohort, "sampling": sampling}
+            told = {"num_steps": steps, "delta": delta}
+            found.append(
+                {
+                    "mechanism": mechanism,
+                    "cohort": cohort,
+                    "num_steps": steps,
+                    "local_epsilon": level,
+                    "lower": interval.lower,
+                    "upper": interval.upper,
+                    "apart": ends(apart | told, local_epsilon=level, mechanism=mechanism, dim=10)[1],
+                    "loudest": ends(loudest | told, local_epsilon=4.0, mechanism=mechanism, dim=10)[1],
+                }
+            )
+            print(found[-1], flush=True)
+    return found
 
 
 def oracles() -> list[dict[str, Any]]:
@@ -312,6 +353,7 @@ def main() -> None:
         counted,
         crowd,
         generic,
+        groups,
         oracles,
         spreads,
         k_ary,

@@ -39,7 +39,7 @@ from rich.table import Table
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.mechanisms import blanket
-from shuffle_plugins.mechanisms.noise_law import gaussian_blanket
+from shuffle_plugins.mechanisms.noise import gaussian_blanket
 
 RESULTS = Path(__file__).parent / "results" / "peers.json"
 PATIENCE = 60

@@ -79,7 +79,7 @@ def sums() -> list[dict[str, Any]]:
             "data_of": row.cohort,
             "answering": row.answering,
             "charged": row.charged_steps,
-            "noise_multiplier": row.noise_multiplier,
+            "noise_multiplier": row.model_noise,
             "epsilon": [row.epsilon.lower, row.epsilon.upper],
             "error": row.average_mse,
             "bits_per_client": row.bits_per_client,

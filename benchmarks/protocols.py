@@ -1,7 +1,7 @@
 """What each protocol sends and how near it comes: numbers of the guides to protocols and of the proofs.
 
-Nothing is drawn but vectors, from a seed, and nothing is timed, so a version gives the same numbers on every
-machine, but for their last digits. docs/tables.py writes the tables from the results, and a test computes
+What is drawn comes from seeds, and nothing is timed, so a version gives the same numbers on every machine,
+but for their last digits. docs/tables.py writes the tables from the results, and a test computes
 some of them anew.
 
 Usage: python benchmarks/protocols.py [PART ...]     (two minutes; with PARTs the others stay as they are)
@@ -39,9 +39,13 @@ from shuffle_plugins.protocols import (
     BinarySum,
     CountedUnary,
     CubeSum,
+    DecoyHistogram,
     FrequencyEstimation,
     HeavyHitters,
     HistogramSum,
+    LaplaceHistogram,
+    LaplaceScalarSum,
+    LaplaceVectorSum,
     PoissonBinomialSum,
     ScalarSum,
     SplitSum,
@@ -49,6 +53,7 @@ from shuffle_plugins.protocols import (
     VectorSum,
     published,
 )
+from shuffle_plugins.randomness import SeededRandomness
 
 RESULTS = Path(__file__).parent / "results" / "protocols.json"
 ASKED = {"epsilon": 1.0, "delta": 1e-6}
@@ -87,9 +92,13 @@ def kinds() -> dict[str, dict[str, Any]]:
         "cube": CubeSum.calibrated(dim=1_000, **asked),
         "binary": BinarySum.calibrated(dim=1_000, **asked),
         "l1": UnaryL1Sum.calibrated(dim=100, **asked),
+        "laplace scalar": LaplaceScalarSum.calibrated(**asked),
+        "laplace vector": LaplaceVectorSum.calibrated(dim=100, **asked),
     }
     histograms = {
         "frequencies": FrequencyEstimation.calibrated(categories=100, **asked),
+        "laplace": LaplaceHistogram.calibrated(categories=100, **asked),
+        "decoys": DecoyHistogram.calibrated(categories=100, **asked),
         "histogram": HistogramSum.calibrated(categories=100, **asked),
         "symmetric": CountedUnary.calibrated(length=100, **asked),
         "optimal": CountedUnary.calibrated(length=100, encoding="optimal", **asked),
@@ -100,7 +109,9 @@ def kinds() -> dict[str, dict[str, Any]]:
         for name, each in histograms.items()
     }
     search = HeavyHitters.calibrated(bits=32, **asked)
-    found["heavy"] = sent(search.counts) | {"error": math.sqrt(search.counts.variance(0.0))}
+    found["heavy"] = sent(search.counts) | {"error": math.sqrt(search.counts.decoys)}
+    for name, bits in (("decoys", histograms["decoys"]), ("heavy", search.counts)):
+        found[name]["bits"] = bits.messages_per_client * bits.message_layout.bits  # blanks need not be sent
     return found
 
 
@@ -490,6 +501,8 @@ def histograms() -> dict[str, Any]:
         squares = {name: 100 * each / clients**2 for name, each in rare.items()}
         squares["frequencies"] = FrequencyEstimation.calibrated(categories=100, **asked).squared_error
         squares["histogram"] = HistogramSum.calibrated(categories=100, **asked).squared_error
+        squares["laplace"] = LaplaceHistogram.calibrated(categories=100, **asked).squared_error
+        squares["decoys"] = DecoyHistogram.calibrated(categories=100, **asked).squared_error
         for name, each in squares.items():
             ratios.setdefault(name, []).append(math.sqrt(each / central))
     asked = ASKED | {"cohort": 10**5}
@@ -498,10 +511,10 @@ def histograms() -> dict[str, Any]:
         for encoding in ("symmetric", "optimal")
     }
     searches = {
-        f"{encoding}, {'groups' if groups else 'all'}": HeavyHitters.calibrated(
-            bits=32, encoding=encoding, groups=groups, **asked
+        f"{kind.name}, {'groups' if groups else 'all'}": HeavyHitters.calibrated(
+            bits=32, kind=kind, groups=groups, **asked
         )
-        for encoding in ("symmetric", "optimal")
+        for kind in (DecoyHistogram, HistogramSum, LaplaceHistogram)
         for groups in (False, True)
     }
     return {
@@ -509,6 +522,49 @@ def histograms() -> dict[str, Any]:
         "local_epsilon": local,
         "detectable": {name: each.detectable(confidence=0.95) for name, each in searches.items()},
         "rounds": {name: each.rounds for name, each in searches.items()},
+    }
+
+
+def shared_noise() -> dict[str, Any]:
+    """Histograms of K = 100: errors in clients as drawn and by formula, in several rounds, with drop-outs."""
+    clients, categories = BALL["cohort"], 100
+    kinds = {"laplace": LaplaceHistogram, "decoys": DecoyHistogram, "histogram": HistogramSum}
+    held = torch.arange(clients).square() % categories
+    truth = torch.bincount(held, minlength=categories)
+
+    def drawn(protocol: Any) -> float:
+        errors = [
+            (protocol.randomize_histogram(held, randomness=SeededRandomness(seed)).counts - truth).square()
+            for seed in range(400)
+        ]
+        return float(torch.stack(errors).sum(dim=1).mean().sqrt())
+
+    asked = {"categories": categories, "cohort": clients, "epsilon": 1.0}
+    single = {name: kind.calibrated(**asked, delta=1e-6) for name, kind in kinds.items()}
+    many = {
+        str(steps): {
+            name: math.sqrt(kind.calibrated(**asked, delta=1e-6, num_steps=steps).worst_variance)
+            for name, kind in kinds.items()
+        }
+        for steps in (1, 2, 3, 5, 10, 30, 100)
+    }
+    laplace = single["laplace"]
+    more = DecoyHistogram.calibrated(**asked | {"cohort": 10 * clients}, delta=1e-6)
+    return {
+        "error": {name: math.sqrt(each.worst_variance) for name, each in single.items()},
+        "drawn": {name: drawn(each) for name, each in single.items()},
+        "epsilon": {name: certified(each) for name, each in single.items()},
+        "messages": {str(each.cohort): each.messages_per_client for each in (single["decoys"], more)},
+        "decoys": single["decoys"].decoys,
+        "rounds": many,
+        "tiny delta": math.sqrt(LaplaceHistogram.calibrated(**asked, delta=1e-12).worst_variance),
+        "missing": {
+            str(share): laplace.round(cohort=round(clients * (1 - share))).pure_epsilon
+            for share in (0.01, 0.1, 0.2, 0.5)
+        },
+        "provided": math.sqrt(
+            LaplaceHistogram.calibrated(**asked, delta=1e-6, honest_fraction=0.8).worst_variance
+        ),
     }
 
 
@@ -541,6 +597,7 @@ def main() -> None:
         single_sums,
         frames,
         histograms,
+        shared_noise,
         largest,
     )
     write_parts(parts, RESULTS)

@@ -30,7 +30,7 @@ from rich.table import Table
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS, compose_points, shuffles
 from shuffle_plugins.mechanisms import blanket as registered_blanket
-from shuffle_plugins.mechanisms.noise_law import discrete_laplace_blanket
+from shuffle_plugins.mechanisms.noise import discrete_laplace_blanket
 
 RESULTS = Path(__file__).parent / "results" / "published_grid.json"
 _DIGITS = 9

@@ -32,7 +32,7 @@ from flwr_shuffle import (
     arriving,
     register_aggregator,
 )
-from flwr_shuffle.messages import Instruction, context_of, reply
+from flwr_shuffle.messages import Instruction, reply
 
 from shuffle_plugins.mechanisms import SumSpec
 from shuffle_plugins.protocols import VectorSum
@@ -108,10 +108,8 @@ def one_round(clients: int, dim: int, stage_class: type[SharedSumStage], folder:
         mechanism=SumSpec(protocol=protocol),
         shared=shared,
     )
-    assert protocol.counts is not None
-    context = context_of(instruction, dim=dim)
     grid.signing_keys, grid.check_seed = signing_keys, shared.check_seed
-    grid.terms = shared.of_round(context, counts=protocol.counts, aggregators=[key.public.sealing])
+    grid.terms = shared.of_round(instruction, protocol, dim=dim, aggregators=[key.public.sealing])
     nodes = grid.get_node_ids()[1:]
     stage._nodes._asked = dict.fromkeys(nodes)  # clients here answer no question about roles
     stage.open(grid)

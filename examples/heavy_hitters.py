@@ -1,9 +1,10 @@
 """The most frequent of four billion values, by prefixes, at ε = 1 for the whole search.
 
 Every client holds one value of 32 bits; a million different ones are drawn from Zipf's law. The search of
-``HeavyHitters`` asks for ever longer prefixes. Beside it, the same questions are answered by one report of a
-frequency oracle to a shuffler, by everybody's coins, and by a trusted server's Gaussian noise, all at the
-same (ε, δ), replace-one, and with the same expected number of false positives.
+``HeavyHitters`` asks for ever longer prefixes: by decoys in a shuffle, or by sums with everybody's coins or
+shares of Laplace noise. Beside it, the same questions are answered by counted unary encoding, by one report
+of a frequency oracle to a shuffler, and by a trusted server's Gaussian noise, all at the same (ε, δ),
+replace-one, and with the same expected number of false positives.
 
     python examples/heavy_hitters.py                  # 100,000 and 1,000,000 clients; some minutes
     python examples/heavy_hitters.py --clients 20000
@@ -19,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -27,10 +29,13 @@ from torch import Tensor
 
 from shuffle_plugins.accounting import NEIGHBOURING_RELATION, ShuffleAccountant
 from shuffle_plugins.protocols import (
+    CountedUnary,
+    DecoyHistogram,
     FoundValues,
     FrequencyEstimation,
     HeavyHitters,
     HistogramSum,
+    LaplaceHistogram,
     PrefixQuestion,
 )
 from shuffle_plugins.protocols.published import central_gaussian
@@ -53,7 +58,7 @@ class Outcome:
         trusted: who is trusted with what.
         spent: certified ε of the whole search.
         local_epsilon: ε0 of all that one client sends; None where that alone protects nobody.
-        bits: that one client sends in one round; None for a trusted server.
+        bits: that one client sends in the first round, the longest; None for a trusted server.
         deviation: of one estimated count.
         found: values found.
         held: how many of them some client holds.
@@ -81,9 +86,15 @@ def zipf_values(clients: int, *, seed: int) -> Tensor:
     return torch.randint(0, 1 << BITS, (VALUES,), generator=generator)[ranks]
 
 
+def binomial(trials: Tensor, probability: float) -> Tensor:
+    """Binomial numbers, int64, not seeded."""
+    drawn = np.random.default_rng().binomial(trials.numpy(), probability)
+    return torch.from_numpy(drawn)
+
+
 def false_positive_rate(plan: HeavyHitters) -> float:
     """Of one prefix that nobody holds, in one round."""
-    return plan.false_positives / (plan.rounds * plan.counts.length)
+    return plan.false_positives / (plan.rounds * plan.counts.categories)
 
 
 def searched(plan: HeavyHitters, held: Tensor, *, counting: Counting, threshold: float) -> FoundValues:
@@ -96,7 +107,7 @@ def searched(plan: HeavyHitters, held: Tensor, *, counting: Counting, threshold:
         chosen = chosen[counts[chosen].argsort(descending=True)]
         if question.asked_bits == plan.bits or not len(chosen):
             return FoundValues(values=candidates[chosen], counts=counts[chosen], cut=0)
-        more = (plan.counts.length // plan.width).bit_length() - 1
+        more = (plan.counts.categories // plan.width).bit_length() - 1
         question = PrefixQuestion(
             number=question.number + 1,
             kept=candidates[chosen[: plan.width].sort().values],
@@ -125,34 +136,63 @@ def outcomes(held: Tensor, *, epsilon: float, delta: float) -> list[Outcome]:
     target = {"epsilon": epsilon, "delta": delta}
     rows: list[Outcome] = []
     plan = HeavyHitters.calibrated(bits=BITS, cohort=clients, **target)
-    for encoding, groups in (("symmetric", False), ("optimal", False), ("symmetric", True)):
-        search = HeavyHitters.calibrated(
-            bits=BITS, cohort=clients, encoding=encoding, groups=groups, **target
-        )
+    for kind, name, groups in (
+        (DecoyHistogram, "decoys", False),
+        (DecoyHistogram, "decoys, one round each", True),
+        (HistogramSum, "everybody's coins", False),
+        (LaplaceHistogram, "shares of Laplace noise", False),
+    ):
+        search = HeavyHitters.calibrated(bits=BITS, cohort=clients, kind=kind, groups=groups, **target)
         accountant = ShuffleAccountant()
         accountant.step(search.round(), num_steps=search.num_steps)
-        found = search.find(held)
-        answered = "one round each" if groups else "all rounds"
+        found, own = search.find(held), search.counts
+        bits = own.bits_per_report
+        if isinstance(own, DecoyHistogram):
+            bits = round(own.messages_per_client * own.message_layout.bits)
         rows.append(
             outcome(
                 found,
-                name=f"counted unary, {encoding}, {answered}",
-                trusted="a shuffler or a secure sum",
+                name=name,
+                trusted="a shuffler" if kind is DecoyHistogram else "a secure sum",
                 spent=accountant.epsilon(delta, lower=False).upper,
-                local_epsilon=search.round().local_epsilon * search.num_steps,
-                bits=search.counts.length,
-                deviation=math.sqrt(search.counts.variance(0.0)) * (search.rounds if groups else 1),
+                local_epsilon=None,
+                bits=bits,
+                deviation=math.sqrt(own.worst_variance / own.categories) * (search.rounds if groups else 1),
             )
         )
 
-    size = {"categories": plan.counts.length + 1, "cohort": clients}  # the last category is that of no prefix
+    length = plan.counts.categories
+    unary = CountedUnary.calibrated(length=length, cohort=clients, num_steps=plan.rounds, **target)
+    accountant = ShuffleAccountant()
+    accountant.step(unary.round(), num_steps=plan.rounds)
+
+    def flipped(answers: Tensor) -> Tensor:
+        """Of unary encoding, in which a client whose prefix is no candidate sets no bit."""
+        held_at = torch.bincount(answers[answers >= 0], minlength=length)
+        ones = binomial(held_at, unary.own) + binomial(clients - held_at, unary.other)
+        return unary.estimate(ones, reports=clients).counts
+
+    seldom = float(stats.binom.isf(false_positive_rate(plan), clients, unary.other)) + 0.5
+    rows.append(
+        outcome(
+            searched(plan, held, counting=flipped, threshold=(seldom - clients * unary.other) / unary.gain),
+            name="counted unary encoding",
+            trusted="a shuffler or a secure sum",
+            spent=accountant.epsilon(delta, lower=False).upper,
+            local_epsilon=unary.local_epsilon * plan.rounds,
+            bits=length,
+            deviation=math.sqrt(unary.variance(0.0)),
+        )
+    )
+
+    size = {"categories": length + 1, "cohort": clients}  # the last category is that of no prefix
     for oracle in ("hadamard-response", "k-rr"):
         reports = FrequencyEstimation.calibrated(**size, oracle=oracle, num_steps=plan.rounds, **target)
         accountant = ShuffleAccountant()
         accountant.step(reports.round(), num_steps=plan.rounds)
 
         def estimated(answers: Tensor, reports: FrequencyEstimation = reports) -> Tensor:
-            return reports.estimate(reports.randomize(answers % (plan.counts.length + 1))).counts
+            return reports.estimate(reports.randomize(answers % (length + 1))).counts
 
         support = reports.support
         deviation = math.sqrt(support.variance(0.0) * clients)
@@ -174,32 +214,12 @@ def outcomes(held: Tensor, *, epsilon: float, delta: float) -> list[Outcome]:
             )
         )
 
-    coins = HistogramSum.calibrated(**size, num_steps=plan.rounds, **target)
-    accountant = ShuffleAccountant()
-    accountant.step(coins.round(), num_steps=plan.rounds)
-    rows.append(
-        outcome(
-            searched(
-                plan,
-                held,
-                counting=lambda answers: coins.randomize_histogram(answers % (plan.counts.length + 1)).counts,
-                threshold=float(stats.norm.isf(false_positive_rate(plan))) * math.sqrt(coins.noise_variance),
-            ),
-            name="everybody's coins",
-            trusted="a shuffler or a secure sum",
-            spent=accountant.epsilon(delta, lower=False).upper,
-            local_epsilon=None,
-            bits=coins.bits_per_report,
-            deviation=math.sqrt(coins.noise_variance),
-        )
-    )
-
     once = central_gaussian(**size, epsilon=epsilon, delta=delta)  # Gaussians compose: T of them at √T
     deviation = math.sqrt(once / size["categories"]) * clients * math.sqrt(plan.rounds)
 
     def noisy(answers: Tensor) -> Tensor:
-        exact = torch.bincount(answers[answers >= 0], minlength=plan.counts.length).double()
-        return exact + deviation * torch.randn(plan.counts.length, dtype=torch.float64)
+        exact = torch.bincount(answers[answers >= 0], minlength=length).double()
+        return exact + deviation * torch.randn(length, dtype=torch.float64)
 
     rows.append(
         outcome(

@@ -29,7 +29,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvgM
 from flwr_shuffle import FixedSize, SharedSumStage, ShuffleStrategy, register_aggregator
-from flwr_shuffle.messages import Instruction, context_of
+from flwr_shuffle.messages import Instruction
 from mnist_idx import load_mnist
 from torch import Tensor, nn
 from tqdm import tqdm
@@ -63,8 +63,7 @@ class SharingGrid(PopulationGrid):
         mechanism, shared = instruction.mechanism.build(dim=dim), instruction.shared
         assert shared is not None
         assert mechanism.counts is not None
-        context = context_of(instruction, dim=dim)
-        terms = shared.of_round(context, counts=mechanism.counts, aggregators=self.aggregators)
+        terms = shared.of_round(instruction, mechanism, dim=dim, aggregators=self.aggregators)
         for part in clients.split(AT_ONCE):
             reports = mechanism.randomize(self._updates(parameters, part))
             for client, report in zip(part.tolist(), reports.split(), strict=True):

@@ -117,6 +117,13 @@ _SUMS = (
     ("vector-sum", "VectorSum", "vector", "ℓ2", "counts of fair coins"),
     ("poisson-binomial", "PoissonBinomialSum", "poisson", "ℓ2", "counts of biased bits"),
     ("multi-message", "BallSum", "ball", "ℓ2", "tagged bits of sampled coefficients"),
+    (
+        "laplace-vector-sum",
+        "LaplaceVectorSum",
+        "laplace vector",
+        "ℓ1, here d = 100",
+        "shares of Laplace noise",
+    ),
     ("unary-l1-sum", "UnaryL1Sum", "l1", "ℓ1, here d = 100", "flipped bits of one signed coordinate"),
 )
 

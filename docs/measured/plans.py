@@ -52,7 +52,12 @@ def split() -> str:
     )
 
 
-_DRAWN = {"server": "server", "clients": "clients, in secret", "nobody": "nobody"}
+_DRAWN = {
+    "server": "server",
+    "clients": "clients, in secret",
+    "nobody": "nobody",
+    "in turn": "server, in turn",
+}
 
 
 def secret() -> str:
@@ -92,7 +97,7 @@ def sentences() -> Sentences:
     took = result("benchmarks/command_line")["commands"]
     one, *_, many = plans["rounds"]
     short, single = plans["thrifty"], plans["single_reports"]
-    server, clients, _ = plans["sums"]
+    server, clients, in_turn, _ = plans["sums"]
     noise = expected_noise(registry.get("privunit", local_epsilon=4.0, dim=26_010, radius=1.0), cohort=6_000)
 
     def times(key: str) -> float:
@@ -112,6 +117,9 @@ def sentences() -> Sentences:
             f"{times('error'):.0f} times smaller than where the server draws.",
             f"the error is {scientific(single['error'])}. "
             f"A trusted curator has {scientific(single['baselines']['curator'], 3)}.",
+            f"In turn, with {in_turn['charged']} participations and "
+            f"{in_turn['bits_per_client'] / 1e6:.2g} Mbit a client, "
+            f"it is {server['noise_multiplier'] / in_turn['noise_multiplier']:.1f} times smaller.",
             f"of the client that is drawn most often: {server['charged']} of 300 here",
             f"{took['plan, one mechanism']['seconds']:.1f} s of processor time for the example above, and "
             f"{took['plan, all mechanisms']['seconds']:.1f} s with all mechanisms",

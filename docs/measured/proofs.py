@@ -98,6 +98,24 @@ def generic() -> str:
     return table(("n, k, ε0, T, δ", "blanket pair", "here", "real instance"), _three("generic"))
 
 
+def groups() -> str:
+    """Two groups of one ε0 each."""
+    rows = [
+        (
+            of["mechanism"],
+            f"{of['cohort']:,}",
+            f"{of['num_steps']}",
+            f"{of['local_epsilon']:g}",
+            f"[{_down(of['lower'])}, {_up(of['upper'])}]",
+            _up(of["apart"]),
+            _up(of["loudest"]),
+        )
+        for of in _found("groups")
+    ]
+    heading = ("mechanism", "k", "T", "ε0", "one encoding", "reports show their group", "all at ε0 = 4")
+    return table(heading, rows)
+
+
 _ORACLES = {
     "rappor": "RAPPOR",
     "oue": "optimal unary encoding",
@@ -245,6 +263,7 @@ TABLES: Tables = {
         "epochs": epochs,
         "records": records,
         "counted": counted,
+        "groups": groups,
         "crowd": crowd,
         "generic": generic,
         "oracles": oracles,

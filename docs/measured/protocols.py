@@ -8,6 +8,7 @@ from typing import Any
 from measured.parts import Sentences, Tables, result, table
 
 FREQUENCIES = "docs/guides/frequencies.md"
+OTHERS = "docs/reference/other-histograms.md"
 PROOFS = "docs/guides/range-proofs.md"
 OPTIMIZERS = "docs/guides/optimizers.md"
 
@@ -63,12 +64,13 @@ def peers() -> str:
 
 
 _SEARCHES = (
-    ("counted unary, symmetric", "counted unary, symmetric, all rounds"),
-    ("counted unary, optimal", "counted unary, optimal, all rounds"),
-    ("counted unary, in groups", "counted unary, symmetric, one round each"),
+    ("decoys", "decoys"),
+    ("decoys, in groups", "decoys, one round each"),
+    ("everybody's coins, summed", "everybody's coins"),
+    ("shares of Laplace noise, summed", "shares of Laplace noise"),
+    ("counted unary encoding", "counted unary encoding"),
     ("one report, k-ary response", "one report, shuffled (k-rr)"),
     ("one report, Hadamard response", "one report, shuffled (hadamard-response)"),
-    ("everybody's coins", "everybody's coins"),
     ("trusted server, Gaussian", "Gaussian noise"),
 )
 
@@ -85,7 +87,14 @@ def heavy_hitters() -> str:
         spent = "" if title.startswith("trusted") else "none" if level is None else f"{level:.0f}"
         return (title, bits, spent, str(of["found"]), str(of["of_hundred"]), str(many[key]["found"]))
 
-    head = ("", "bits a round", "ε0 in all", "found, n = 100,000", "of the top 100", "found, n = 1,000,000")
+    head = (
+        "",
+        "bits, first round",
+        "ε0 in all",
+        "found, n = 100,000",
+        "of the top 100",
+        "found, n = 1,000,000",
+    )
     return table(head, (row(*each) for each in _SEARCHES))
 
 
@@ -179,7 +188,8 @@ def rates() -> str:
 
 
 TABLES: Tables = {
-    FREQUENCIES: {"growth": growth, "peers": peers, "heavy hitters": heavy_hitters},
+    FREQUENCIES: {"heavy hitters": heavy_hitters},
+    OTHERS: {"growth": growth, "peers": peers},
     PROOFS: {"liars": liars, "costs": range_proofs},
     OPTIMIZERS: {"rates": rates},
 }

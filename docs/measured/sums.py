@@ -11,7 +11,7 @@ from shuffle_plugins.core import rounded
 from shuffle_plugins.protocols.shares import mixing_distance
 
 PROTOCOLS = "docs/guides/protocols.md"
-FREQUENCIES = "docs/guides/frequencies.md"
+OTHERS = "docs/reference/other-histograms.md"
 SUMS = "docs/proofs/sums.md"
 TAGS = "docs/proofs/tags.md"
 COUNTS = "docs/proofs/counts.md"
@@ -83,13 +83,31 @@ _KINDS = (
         "composed tags",
     ),
     (
+        "`LaplaceHistogram`",
+        "laplace",
+        "one of 100 categories",
+        "{} report",
+        "{}",
+        "shares of discrete Laplace",
+        "its exact law, [proof](../proofs/sums.md#shares-of-discrete-laplace-noise), [more](frequencies.md)",
+    ),
+    (
+        "`DecoyHistogram`",
+        "decoys",
+        "one of 100 categories",
+        "{} categories",
+        "{}",
+        "Poisson decoys",
+        "two Poisson counts, [proof](../proofs/tags.md#decoys), [more](frequencies.md)",
+    ),
+    (
         "`FrequencyEstimation`",
         "frequencies",
         "one of 100 categories",
         "{} report",
         "{}",
         "an oracle's",
-        "its exact blanket pair, [more](frequencies.md)",
+        "its exact blanket pair, [more](../reference/other-histograms.md)",
     ),
     (
         "`HistogramSum`",
@@ -108,7 +126,7 @@ _KINDS = (
         "{}",
         "flipped bits",
         "counts of bits, [proof](../proofs/tags.md#counted-unary-encoding), "
-        "[more](frequencies.md#counted-unary-encoding)",
+        "[more](../reference/other-histograms.md#counted-unary-encoding)",
     ),
     (
         "`CountedUnary`, optimal",
@@ -123,10 +141,28 @@ _KINDS = (
         "`HeavyHitters`",
         "heavy",
         "one of 2^32 values",
-        "{} labelled bits a round",
+        "{} prefixes in the first round",
         "{}",
-        "flipped bits",
-        f"the same, composed over rounds, [more]({_FIND})",
+        "Poisson decoys",
+        f"two Poisson counts, composed over rounds, [more]({_FIND})",
+    ),
+    (
+        "`LaplaceScalarSum`",
+        "laplace scalar",
+        "numbers in [0, Δ]",
+        "{} report",
+        "{}",
+        "shares of discrete Laplace",
+        "its exact law",
+    ),
+    (
+        "`LaplaceVectorSum`",
+        "laplace vector",
+        "ℓ1 ball, d = 100",
+        "{} report",
+        "{}",
+        "shares of discrete Laplace",
+        "its exact law",
     ),
     (
         "`UnaryL1Sum`",
@@ -166,8 +202,8 @@ def kinds() -> str:
         return (
             name,
             data,
-            message.format(f"{of['messages']:,}"),
-            report.format(f"{of['bits']:,}"),
+            message.format(_rounded(of["messages"])),
+            report.format(_rounded(of["bits"])),
             error + (" a count" if key == "heavy" else ""),
             noise,
             accounted,
@@ -183,6 +219,13 @@ def kinds() -> str:
         "accounted by",
     )
     return table(head, (row(kind) for kind in _KINDS))
+
+
+def _rounded(number: float) -> str:
+    """A whole number, or a small mean."""
+    return (
+        f"{number:,}" if isinstance(number, int) else f"{number:,.3g}" if number < 100 else f"{number:,.0f}"
+    )
 
 
 def _beside(dim: int, clients: int) -> dict[str, Any]:
@@ -504,7 +547,7 @@ def below() -> str:
 
 TABLES: Tables = {
     PROTOCOLS: {"kinds": kinds, "fewer": fewer, "mnist": mnist, "several": several, "large": large},
-    FREQUENCIES: {"draft": draft},
+    OTHERS: {"draft": draft},
     SUMS: {"covers": covers, "secret": secret, "coins": coins},
     TAGS: {"tagged": tagged, "either": either},
     COUNTS: {"lost": lost, "ball": ball, "below": below},
@@ -554,7 +597,7 @@ def _protocols() -> list[str]:
 
 def _frequencies() -> list[str]:
     found, rows = _found("histograms"), _found("draft")
-    over, local, least = found["over_gaussian"], found["local_epsilon"], found["detectable"]
+    over, local = found["over_gaussian"], found["local_epsilon"]
     measured = result("benchmarks/frequencies")["rows"]
     central = {row["case"]: row["predicted"] for row in measured if row["method"] == "Gaussian"}
     single = [row for row in measured if row["method"].startswith("one message")]
@@ -574,9 +617,6 @@ def _frequencies() -> list[str]:
         f"{round(wide[0], -1):.0f} for 256",
         f"costs {math.floor(min(times))} to {math.floor(max(times))} times less ε",
         f"a client's own report has {min(optimal):.2f} to {max(optimal):.2f} of the ε0",
-        f"values of {least['optimal, all']} clients are found by all, "
-        f"of {least['optimal, groups']} in groups "
-        f"(optimal encoding; symmetric: {least['symmetric, all']} and {least['symmetric, groups']})",
     ]
 
 
@@ -586,7 +626,7 @@ def sentences() -> Sentences:
     counted, optimal = _found("draft")[0], _beside(1_000, 10**4)
     return {
         PROTOCOLS: [*_protocols(), *_scalar()],
-        FREQUENCIES: _frequencies(),
+        OTHERS: _frequencies(),
         SUMS: [
             f"{hidden['secret']['bits']:,} bits each as counts, "
             f"with {hidden['secret']['coins']:,} coins for each coordinate "

@@ -1,10 +1,11 @@
-"""The six ways to train that are compared, called arms, and the noise that each of them needs.
+"""The eight ways to train that are compared, called arms, and the noise that each of them needs.
 
 They differ in whom a client has to trust: nobody, a shuffler, those who add up a sum, or the server. For a
 data set and a target ε an arm finds about the least noise with which a whole run is (ε, δ)-differentially
 private for replace-one neighbours: two data sets of the same size that differ in one record. Every client
-holds one record. Two arms need no search: ``nothing``, without noise, and ``local``, whose ε0 is the target
-(ε0 is the ε of one report against somebody who sees whose it is).
+holds one record. ε is against an observer of the model who does not know who is drawn; of the arms "against
+the server too" also against the server, which draws them. Two arms need no search: ``nothing``, without
+noise, and ``local``, whose ε0 is the target (ε0 is the ε of one report against one who sees whose it is).
 
 A run is a *first look* and then many rounds of training. The first look is one noisy sum over all records,
 for the means and deviations of the features (:func:`training.standardized`); its cost is part of ε.
@@ -31,12 +32,13 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.mechanisms import LocalRandomizer, registry
 from shuffle_plugins.planning import PlanRow, plan
-from shuffle_plugins.protocols import VectorSum
+from shuffle_plugins.protocols import VectorSum, WindowedSum, prefix_noise, window_coefficients
 
 DELTA = 1e-5
 NO_EPSILON = "none"
 # Share of the target ε that the first look alone would cost. It makes the rounds' noise a little larger.
 LOOK_SHARE = 0.2
+AGAINST_THE_SERVER = ("server", "windows")  # arms within ε also against who knows who takes part
 FILTERS = 128  # of the patch features of an image
 _CLOSE = 0.998  # the search stops when the run's ε is within the target and at least this share of it
 Found = TypeVar("Found")
@@ -58,7 +60,7 @@ class Noise:
         look: the same as ``noisy``, for the first look; None if there is none.
         look_deviation: standard deviation of the noise in each number of the first look's sum.
         look_bytes: bytes that a client sends for the first look.
-        once: True if each client takes part in at most one round.
+        in_turn: True if clients take part in turn, and nobody a second time before all others have.
     """
 
     noisy: Callable[[torch.Generator], Noisy]
@@ -69,7 +71,7 @@ class Noise:
     look: Callable[[torch.Generator], Noisy] | None = None
     look_deviation: float = 0.0
     look_bytes: int = 0
-    once: bool = False
+    in_turn: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,6 +259,70 @@ def shared_sum(task: Task, epsilon: float, schedule: Schedule) -> Noise:
     )
 
 
+def against_the_server(task: Task, epsilon: float, schedule: Schedule, *, windows: bool) -> Noise:
+    """As :func:`shared_sum`, within ε against the server, too, which knows who takes part in which round.
+
+    Clients take part in turn, so that nobody is in more rounds than need be, and each round that a client is
+    in costs the whole: no draw hides it. With ``windows`` only sums over several rounds are ever seen, and
+    the noise is correlated over rounds (``WindowedSum``); otherwise every sum has noise of its own.
+
+    Raises:
+        ValueError: if no setting within ε is found.
+    """
+    apart = task.population // schedule.cohort
+    participations = math.ceil(schedule.rounds / apart)
+    rates = [1 - step / schedule.rounds for step in range(schedule.rounds)]
+    run = {"rounds": schedule.rounds, "momentum": schedule.momentum, "learning_rates": rates}
+    coefficients = window_coefficients(band=apart, **run) if windows else (1,)
+    look = VectorSum.calibrated(
+        cohort=task.population,
+        epsilon=LOOK_SHARE * epsilon,
+        delta=DELTA,
+        dim=2 * task.features,
+        radius=LOOK_RADIUS,
+    )
+
+    def summed(target: float) -> VectorSum | WindowedSum:
+        asked = {
+            "cohort": schedule.cohort,
+            "epsilon": target,
+            "delta": DELTA,
+            "num_steps": participations,
+            "dim": task.classes * task.features,
+            "radius": schedule.clip,
+        }
+        if windows:
+            return WindowedSum.calibrated(**asked, coefficients=coefficients)
+        return VectorSum.calibrated(**asked)
+
+    def spent(protocol: VectorSum | WindowedSum) -> tuple[float, float]:
+        accountant = ShuffleAccountant()
+        accountant.step(look.round())
+        accountant.step(protocol.round(), num_steps=participations)
+        total = accountant.epsilon(DELTA)
+        return total.lower, total.upper
+
+    protocol, interval = _within(epsilon, summed, spent)
+    # Of independent noise in each sum that would leave as much in the weights.
+    deviation = coefficients[0] * math.sqrt(protocol.noise_variance) * prefix_noise(coefficients, **run)
+    return Noise(
+        noisy=lambda coins: through(protocol),
+        schedule=schedule.suited(deviation / protocol.radius / schedule.cohort),
+        epsilon=interval,
+        bytes_per_round=math.ceil(protocol.bits_per_report / 8),
+        facts={
+            "mechanism": protocol.name,
+            "deviation_over_clip": deviation / protocol.radius,
+            "participations": participations,
+            "band": len(coefficients),
+        },
+        look=lambda coins: through(look),
+        look_deviation=math.sqrt(look.noise_variance),
+        look_bytes=math.ceil(look.bits_per_report / 8),
+        in_turn=True,
+    )
+
+
 def central(task: Task, epsilon: float, schedule: Schedule) -> Noise:
     """A trusted server adds to each sum the least Gaussian noise that keeps the run within ε, up to 0.1 %.
 
@@ -322,7 +388,7 @@ def local(task: Task, epsilon: float, schedule: Schedule) -> Noise:
         epsilon=(epsilon, epsilon),
         bytes_per_round=math.ceil(mechanism.bits_per_report / 8),
         facts={"mechanism": "privunit", "local_epsilon": epsilon},
-        once=True,
+        in_turn=True,
     )
 
 
@@ -359,6 +425,22 @@ ARMS = {
         trusts="the shuffler, to take names away",
         schedule=Schedule(cohort=12_000, rounds=400, clip=0.005),
         noise=partial(one_report, mechanism="blanket-mixed-gaussian-seed"),
+        scales=3,
+        filters=0,
+    ),
+    "server": Arm(
+        title="sum, against the server too",
+        trusts="the same as for sums, but nobody with who takes part in which round",
+        schedule=Schedule(cohort=4000, rounds=195, clip=0.005),
+        noise=partial(against_the_server, windows=False),
+        scales=3,
+        filters=0,
+    ),
+    "windows": Arm(
+        title="windows of sums, against the server too",
+        trusts="the same as for sums, but nobody with who takes part in which round",
+        schedule=Schedule(cohort=4000, rounds=195, clip=0.005),
+        noise=partial(against_the_server, windows=True),
         scales=3,
         filters=0,
     ),

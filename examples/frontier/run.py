@@ -1,4 +1,4 @@
-"""Accuracy against ε on four data sets, for five kinds of trust: a linear model on fixed features.
+"""Accuracy against ε on four data sets, for six kinds of trust: a linear model on fixed features.
 
 MNIST, Fashion-MNIST, CIFAR-10 and Census-Income KDD at certified ε of 0.5 to 8 (δ = 1e-5, replace-one), each
 with one report per client, with sums that need no trusted server, with the Gaussian noise of a trusted one,
@@ -100,8 +100,8 @@ def run(task: Task, cell: Cell, noise: Noise) -> dict[str, Any]:
     coins = torch.Generator().manual_seed(1_000_003 * (seed + 1))
     if noise.look is not None:
         task = standardized(task, noise.look(coins), deviation=noise.look_deviation)
-    found = train(task, noise.schedule, noise.noisy(coins), seed=seed, once=noise.once)
-    rounds = 1 if noise.once else noise.schedule.rounds * noise.schedule.cohort / task.population
+    found = train(task, noise.schedule, noise.noisy(coins), seed=seed, in_turn=noise.in_turn)
+    rounds = noise.schedule.rounds * noise.schedule.cohort / task.population
     return {
         "data": name,
         "arm": arm,

@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms import PrivateSum
+from shuffle_plugins.protocols import WindowedSum, Windows, WindowSolver
 
 # ℓ2 norm to which the rows of the first look (`standardized`) are clipped. Features have norm 1. With their
 # stretched squares half of the rows of MNIST and Fashion-MNIST, and most of the census, are a little longer
@@ -135,8 +136,16 @@ def through(mechanism: PrivateSum) -> Noisy:
 
     Args:
         mechanism: for vectors of length classes·features; its radius is the clipping norm. If it has a
-            ``cohort``, it is a multi-message sum, and every batch should have exactly so many rows.
+            ``cohort``, it is a multi-message sum, and every batch should have exactly so many rows. Of a
+            ``WindowedSum`` the function is for one series: each batch is a round of it.
     """
+    if isinstance(mechanism, WindowedSum):
+        windows, solver = Windows(mechanism), WindowSolver(mechanism)
+
+    def estimated(total: Tensor, *, reports: int) -> Tensor:
+        if isinstance(mechanism, WindowedSum):
+            return solver.solve(windows.open(total), reports=reports)
+        return mechanism.estimate(total, reports=reports)
 
     def total_of(gradients: OuterProducts) -> Tensor:
         if mechanism.cohort is None:
@@ -146,7 +155,7 @@ def through(mechanism: PrivateSum) -> Noisy:
             mechanism.share(gradients.narrow(start, start + _ROWS_AT_ONCE).dense()) for start in parts
         )
         noise = mechanism.common_noise()
-        return mechanism.estimate(total if noise is None else total + noise, reports=gradients.num_rows)
+        return estimated(total if noise is None else total + noise, reports=gradients.num_rows)
 
     return total_of
 
@@ -222,7 +231,7 @@ def _shrunk(values: Tensor, *, towards: float, noise_variance: float) -> Tensor:
     return towards + max(0.0, 1 - noise_variance / seen) * (values - towards)
 
 
-def train(task: Task, schedule: Schedule, noisy: Noisy, *, seed: int, once: bool = False) -> float:
+def train(task: Task, schedule: Schedule, noisy: Noisy, *, seed: int, in_turn: bool = False) -> float:
     """Train a linear model from weights of zero, and give its accuracy on the test set, in [0, 1].
 
     Args:
@@ -230,7 +239,7 @@ def train(task: Task, schedule: Schedule, noisy: Noisy, *, seed: int, once: bool
         schedule: number of rounds, cohort size and learning rate.
         noisy: clips and adds up a cohort's gradients, with noise.
         seed: fixes which k of the n training records each round draws, without replacement.
-        once: if True each record is in at most one cohort; then cohort · rounds may not exceed n.
+        in_turn: if True cohorts are disjoint until no whole one is left, and then come again in this order.
     """
     coins = torch.Generator().manual_seed(seed)
     features, labels = task.train
@@ -240,8 +249,9 @@ def train(task: Task, schedule: Schedule, noisy: Noisy, *, seed: int, once: bool
     first = min(schedule.rounds - 1, round(schedule.rounds * (1 - schedule.averaged)))
     order = torch.randperm(len(labels), generator=coins)
     for step in tqdm(range(schedule.rounds), unit="round", leave=False, mininterval=5):
-        if once:
-            drawn = order[step * schedule.cohort : (step + 1) * schedule.cohort]
+        if in_turn:
+            place = step % (len(labels) // schedule.cohort)
+            drawn = order[place * schedule.cohort : (place + 1) * schedule.cohort]
         else:
             drawn = torch.randperm(len(labels), generator=coins)[: schedule.cohort]
         rows = features[drawn].float()

@@ -38,7 +38,6 @@ from flwr_shuffle.messages import (
     ClientRefusal,
     Instruction,
     Role,
-    SharedTerms,
     Unable,
     context_of,
     digest_of,
@@ -47,26 +46,31 @@ from flwr_shuffle.messages import (
     refusal,
     reply,
     role_of,
+    type_of,
     with_record,
 )
-from flwr_shuffle.updates import Layout, of_kind, vector_of
+from flwr_shuffle.metrics import Metric, MetricKind, metrics_of, size_of, vector_of
+from flwr_shuffle.updates import Layout, of_kind
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core import Reports
 from shuffle_plugins.core.checks import Flag, Ranged, in_range
 from shuffle_plugins.ledger import ClientLedger, LedgerError, ReportRefused
 from shuffle_plugins.ledger import ClientLimits as ClientLimits
-from shuffle_plugins.ledger.client import Charged, Refused, written
+from shuffle_plugins.ledger.client import Charged, InWindow, Refused, written
 from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.mechanisms.base import SeveralReports
 from shuffle_plugins.mechanisms.spec import Spec
+from shuffle_plugins.protocols import WindowedSum
 from shuffle_plugins.randomness import SecureRandomness
 from shuffle_plugins.randomness.chacha import PROBABILITY_BITS
-from shuffle_plugins.secure_aggregation import VerifiedTerms, seal_seed, share, share_with_proof
-from shuffle_plugins.shuffler import Refusal, RoundContext, ShuffleError, keys
+from shuffle_plugins.secure_aggregation import SumTerms, VerifiedTerms, seal_seed, share, share_with_proof
+from shuffle_plugins.shuffler import Refusal, ShuffleError, keys
 from shuffle_plugins.shuffler.envelopes import seal
 from shuffle_plugins.shuffler.keys import SigningKey
 
 _log = logging.getLogger("flwr")
+
+_ASKING = (MessageType.EVALUATE, MessageType.QUERY)  # messages that may ask for metrics
 
 
 def _on_failure(name: str, value: object) -> object:
@@ -82,14 +86,20 @@ def _allowed(name: str, value: Any) -> frozenset[str]:
     return allowed
 
 
+def _agreed_metrics(name: str, value: Any) -> frozenset[Metric]:
+    del name
+    return value if isinstance(value, frozenset) else frozenset(metrics_of(value))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ShuffleMod(Ranged):
     """Replaces what training returns by one ε0-LDP report of the update, of fixed size.
 
     It must be the app's first mod, ``ClientApp(mods=[ShuffleMod(), …])``: the first is the outermost and sees
     what leaves the client. It charges the client's ledger before it trains: a crash costs budget, never
-    privacy. An ``evaluate`` message with an instruction is answered the same way, with metrics in place of
-    the update; messages without one are refused. docs/guides/flower.md lists the keys of ``node_config``.
+    privacy. An ``evaluate`` or ``query`` message with an instruction is answered the same way, with metrics
+    in place of the update; messages without one are refused. docs/guides/flower.md lists the keys of
+    ``node_config``.
 
     Args:
         limits: limits set by the app, for all clients; of these and ``node_config``'s the stricter hold. On a
@@ -101,6 +111,8 @@ class ShuffleMod(Ranged):
             answers with a constant error, which says that this client failed.
         allow: types of messages that the app answers without protection, of ``"evaluate"``, ``"query"``,
             ``"get_parameters"`` and ``"get_properties"``. For simulations: it has no effect on a SuperNode.
+        metrics: what the app answers evaluations and queries with, as a :class:`QueryGrid` asks for it; those
+            for other metrics, ranges or bins are refused. None answers all, within the limits.
         node_config: for simulations, too: what a node's ``node_config`` has besides Flower's own entries, by
             the node's context, such as :class:`SimulatedNodes` says. It may set limits without a ledger file.
     """
@@ -109,6 +121,7 @@ class ShuffleMod(Ranged):
     max_local_delta: Annotated[float, in_range(at_least=0, below=1)] | None = None
     on_failure: Annotated[Literal["hide", "error"], _on_failure] = "hide"
     allow: Annotated[Iterable[str], _allowed] = ()
+    metrics: Annotated[Mapping[str, MetricKind | tuple[float, float]], _agreed_metrics] | None = None
     node_config: (
         Annotated[
             Callable[[Context], Mapping[str, UserConfigValue]],
@@ -153,13 +166,12 @@ class ShuffleMod(Ranged):
 
     def _passes(self, message: Message, context: Context) -> bool:
         """Whether the app answers by itself: a service node its queries, a client what is allowed."""
-        told = message.metadata.message_type
-        kind, is_query = told.partition(".")[0], told in QUERIES
+        kind, is_query = type_of(message), message.metadata.message_type in QUERIES
         if role_of(context.node_config) is not None:
             if not is_query:
                 raise ClientRefused(ClientRefusal.SERVICE_NODE)
             return True
-        private = kind == MessageType.EVALUATE and message.has_content() and RECORD_KEY in message.content
+        private = kind in _ASKING and message.has_content() and RECORD_KEY in message.content
         if private or is_query or kind == MessageType.TRAIN:
             return False
         allowed: Iterable[str] = self.allow
@@ -195,9 +207,10 @@ class ShuffleMod(Ranged):
             raise ClientRefused(ClientRefusal.BAD_INSTRUCTION) from error
         if instruction is None:
             raise ClientRefused(ClientRefusal.NO_INSTRUCTION)
-        evaluated = message.metadata.message_type.partition(".")[0] == MessageType.EVALUATE
-        if evaluated != bool(instruction.metrics):
+        if (type_of(message) in _ASKING) != bool(instruction.metrics):
             raise ClientRefused(ClientRefusal.BAD_INSTRUCTION)
+        if self.metrics is not None and not set(instruction.metrics) <= cast(frozenset[Metric], self.metrics):
+            raise ClientRefused(ClientRefusal.OTHER_METRICS)
         if instruction.sealed and instruction.mechanism.must_be_summed:
             raise ClientRefused(ClientRefusal.SEALED_SUM)
         settings = ClientSettings.of(
@@ -340,11 +353,11 @@ def _reader(
 ) -> tuple[Tensor, Callable[[Message], Tensor]]:
     """Zeros, and a reader of what the app answered: the weighed change of the model's arrays, or metrics."""
     records = message.content.array_records
-    if len(records) != 1:
+    if len(records) != 1 and type_of(message) != MessageType.QUERY:
         raise ClientRefused(ClientRefusal.BAD_MODEL)
     if instruction.metrics:
         failed = failed_share(context)
-        return torch.zeros(len(instruction.metrics)), lambda answer: vector_of(
+        return torch.zeros(size_of(instruction.metrics)), lambda answer: vector_of(
             instruction.metrics, answer.content, failed_share=failed
         )
     [(key, record)] = records.items()
@@ -409,6 +422,10 @@ def _packing(
     What is returned refuses nothing more, so a round can be charged before it is used.
     """
     shared, size = instruction.shared, instruction.mechanism.report_bytes(dim=dim)
+    try:
+        instruction.window_of(mechanism)
+    except ValueError as error:
+        raise ClientRefused(ClientRefusal.BAD_INSTRUCTION) from error
     if shared is None and not instruction.sealed:
         if settings.pins:
             raise ClientRefused(ClientRefusal.PINNED)
@@ -423,10 +440,13 @@ def _packing(
         signing_key = keys.read_signing_key(settings.signing_key_file)
     except ShuffleError as error:
         raise ClientRefused(ClientRefusal.BAD_SIGNING_KEY) from error
-    context = context_of(instruction, dim=dim)
     try:
         if shared is not None:
-            return _sharing(shared, pinned, mechanism, context=context, signing_key=signing_key)
+            if mechanism.counts is None or not mechanism.must_be_summed:
+                raise ClientRefused(ClientRefusal.NO_COUNTS)  # who sits out must send noise, not a dummy
+            terms = shared.of_round(instruction, mechanism, dim=dim, aggregators=pinned)
+            return _sharing(terms, mechanism, check_seed=shared.check_seed, signing_key=signing_key)
+        context = context_of(instruction, dim=dim)
         pack = partial(
             seal,
             size=size,
@@ -442,18 +462,11 @@ def _packing(
 
 
 def _sharing(
-    shared: SharedTerms,
-    pinned: Sequence[bytes],
-    mechanism: PrivateSum,
-    *,
-    context: RoundContext,
-    signing_key: SigningKey,
+    terms: SumTerms, mechanism: PrivateSum, *, check_seed: bytes, signing_key: SigningKey
 ) -> Callable[[Reports | None], bytes]:
     """The client's share, then what is sealed to each aggregator. There are no dummies: None is all zeros."""
-    counts = mechanism.counts
-    if counts is None or not mechanism.must_be_summed:  # who sits out must send noise, not a dummy
-        raise ClientRefused(ClientRefusal.NO_COUNTS)
-    terms = shared.of_round(context, counts=counts, aggregators=pinned)
+    counts, pinned = mechanism.counts, terms.aggregators
+    assert counts is not None
     if isinstance(terms, VerifiedTerms):
         _ = terms.prio3  # refuses vectors that it has no proof for
 
@@ -470,7 +483,7 @@ def _sharing(
         if isinstance(terms, VerifiedTerms):
             data, secrets = share_with_proof(mine, terms=terms)
         else:
-            split = share(mine, layout=terms.layout, aggregators=len(pinned), check_seed=shared.check_seed)
+            split = share(mine, layout=terms.layout, aggregators=len(pinned), check_seed=check_seed)
             data, secrets = split.share.to_bytes(), split.seeds
         return b"".join([data, *sealed(secrets, data)])
 
@@ -612,7 +625,7 @@ def stricter(first: ClientLimits, second: ClientLimits) -> ClientLimits:
     strict: dict[str, Any] = {}
     for name in (each.name for each in fields(ClientLimits)):
         both = [getattr(limits, name) for limits in (first, second) if getattr(limits, name) is not None]
-        strict[name] = (max if name == "min_reports" else min)(both, default=None)
+        strict[name] = (max if name.startswith("min_") else min)(both, default=None)
     return ClientLimits(**strict)
 
 
@@ -634,7 +647,9 @@ def charge(
     and only when the app has answered. ``shuffled`` is of :func:`_promised`. A refusal charges nothing.
     """
     sent, summed = SeveralReports(mechanism, instruction.samples_per_client), mechanism.must_be_summed
-    charged = Charged(shuffled, sent.local_epsilon, sent.local_delta)
+    charged, window = Charged(shuffled, sent.local_epsilon, sent.local_delta), None
+    if instruction.window is not None and isinstance(mechanism, WindowedSum):
+        window = InWindow(instruction.window.series, instruction.window.index, mechanism.band)
     try:
         if settings.ledger_file is None:
             _say_once(
@@ -642,7 +657,9 @@ def charge(
                 "No shuffle-ledger-file in this client's node_config: what it has spent is forgotten after "
                 "this run. Right for a simulation; a real client needs the file.",
             )
-            _charge_state(context.state, instruction.token, charged, limits=settings, summed=summed)
+            _charge_state(
+                context.state, instruction.token, charged, limits=settings, summed=summed, window=window
+            )
             return
         with ClientLedger(settings.ledger_file) as ledger:
             _say_once(logging.INFO, f"shuffle: this client counts what it spends in {ledger.path}")
@@ -653,6 +670,7 @@ def charge(
                 mechanism=sent.name,
                 limits=settings,
                 summed=summed,
+                window=window,
                 **charged._asdict(),
             )
     except ReportRefused as refused:
@@ -665,15 +683,29 @@ def charge(
 
 
 def _charge_state(
-    state: RecordDict, token: bytes, charged: Charged, *, limits: ClientLimits, summed: bool
+    state: RecordDict,
+    token: bytes,
+    charged: Charged,
+    *,
+    limits: ClientLimits,
+    summed: bool,
+    window: InWindow | None,
 ) -> None:
-    record = state.config_records.get(STATE_KEY, ConfigRecord({"tokens": [], "charged": []}))
+    record = state.config_records.get(STATE_KEY, ConfigRecord({"tokens": [], "charged": [], "windows": []}))
     tokens, rounds = cast(list[bytes], record["tokens"]), cast(list[str], record["charged"])
+    windows = cast(list[str], record["windows"])  # a series and a place in it, or nothing, of each round
     if token in tokens:
         raise ReportRefused(Refused.TOKEN_SPENT)
     history = Counter(Charged(*json.loads(each)) for each in rounds)
     limits.check(charged=charged, history=history, summed=summed)
-    state[STATE_KEY] = ConfigRecord({"tokens": [*tokens, token], "charged": [*rounds, json.dumps(charged)]})
+    place = ""
+    if window is not None:
+        taken = [each.split() for each in windows if each.startswith(window.series.hex())]
+        limits.check_separation(window, [int(other) for _, other in taken])
+        place = f"{window.series.hex()} {window.place}"
+    state[STATE_KEY] = ConfigRecord(
+        {"tokens": [*tokens, token], "charged": [*rounds, json.dumps(charged)], "windows": [*windows, place]}
+    )
 
 
 def count_outcome(context: Context, *, failed: bool) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import re
+import secrets
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from itertools import chain, islice
+from operator import mul
 from typing import Annotated, Any, TypeVar, cast
 
 import torch
@@ -42,14 +44,17 @@ from flwr_shuffle.messages import (
     ClientRefusal,
     Instruction,
     SharedTerms,
+    WindowPlace,
     copied,
     payload_of,
     read_plain_payload,
+    type_of,
 )
 from flwr_shuffle.updates import Layout
 from shuffle_plugins.core import ReportLayout, Reports, checks
 from shuffle_plugins.core.checks import Ranged
 from shuffle_plugins.mechanisms import PrivateSum
+from shuffle_plugins.protocols import WindowedSum, Windows, WindowSolver
 from shuffle_plugins.shuffler import BatchRefused, InMemoryShuffler, Refusal, Shuffler
 
 _log = logging.getLogger("flwr")
@@ -368,6 +373,56 @@ class Replies:
         return Anonymous(reports=reports, answered=answered, participants=tuple(map(str, nodes)), **fields)
 
 
+class Series:
+    """What a server keeps of a series of windows from one to the next, in memory: O(b·dim) numbers.
+
+    It lasts as long as the process and the run, and until a window is lost. Then a new one begins, with noise
+    of its own, and sums of the old one are never added to its sums.
+
+    Attributes:
+        id, index: which window is opened next, as of :class:`WindowPlace`.
+        clients: the most in one round; so many bits have the numbers of the whole series.
+        check_seed: of its check words.
+        windows: opens them, where this process sees the rounds' own sums.
+        shares: this process's shares of the last b − 1 sums of data where it does not, the newest first.
+    """
+
+    def __init__(self, mechanism: WindowedSum, *, run: str, clients: int) -> None:
+        self.id, self.check_seed = secrets.token_bytes(32), secrets.token_bytes(32)
+        self.index = 0
+        # Cohorts of one federation differ a little; an eighth more costs at most one bit.
+        self.clients = clients + -(-clients // 8)
+        self.windows = Windows(mechanism)
+        self.shares: deque[Any] = deque(maxlen=mechanism.band - 1)
+        self._mechanism, self._run = mechanism, run
+        self._solver = WindowSolver(mechanism)
+        self._counts: deque[int] = deque(
+            maxlen=mechanism.band
+        )  # clients of the last rounds, the newest first
+
+    @property
+    def place(self) -> WindowPlace:
+        """The window that is opened next."""
+        return WindowPlace(series=self.id, index=self.index)
+
+    def lasts(self, mechanism: PrivateSum, *, run: str, clients: int) -> bool:
+        """Whether the next round of so many clients can belong to it."""
+        return (self._mechanism, self._run) == (mechanism, run) and clients <= self.clients
+
+    def largest(self, reports: int) -> int:
+        """The largest number that the next window can have, with so many clients in its round."""
+        mechanism, counts = self._mechanism, (reports, *self._counts)
+        data: int = sum(map(mul, mechanism.coefficients, counts)) * mechanism.data_highest
+        return data + reports * mechanism.coins_highest
+
+    def solve(self, window: Tensor, *, reports: int) -> Total:
+        """The estimate of a round's own sum, once its window, int64 (dim,), is open; the next one follows."""
+        found = Total(sum=self._solver.solve(window, reports=reports), reports=reports)
+        self._counts.appendleft(reports)
+        self.index += 1
+        return found
+
+
 class ShuffleStage(ABC):
     """A shuffler as a Flower server uses it: it takes the clients' replies and gives back their reports.
 
@@ -385,6 +440,7 @@ class ShuffleStage(ABC):
         mixers: to how many mixers they seal them.
         fewest_answers: how many clients of the current round must answer, with a report or a dummy, and the
             instruction's ``minimum`` with a report, or nobody gets to see its reports.
+        series: of the windows of a ``WindowedSum``; None before the first, and after one was lost.
     """
 
     takes_several = False
@@ -393,6 +449,7 @@ class ShuffleStage(ABC):
     analyzer_key = b""
     mixers = 1
     fewest_answers = 1
+    series: Series | None = None
 
     @property
     @abstractmethod
@@ -411,6 +468,22 @@ class ShuffleStage(ABC):
         """
         del mechanism, clients
         return None
+
+    def next_window(self, mechanism: PrivateSum, *, run: str, clients: int) -> WindowPlace | None:
+        """The window that the next round opens, in a new series if it must be; None if it opens none.
+
+        To be asked before :meth:`shared`. A window that is not opened is the next one again.
+        """
+        if not isinstance(mechanism, WindowedSum):
+            return None
+        if self.series is None or not self.series.lasts(mechanism, run=run, clients=clients):
+            self.series = Series(mechanism, run=run, clients=clients)
+            _log.info(
+                "shuffle: a series of windows begins: sums of %d rounds at most, each of at most %d clients; "
+                "this process keeps what it needs of them in memory, and after a restart begins another",
+                *(mechanism.band, self.series.clients),
+            )
+        return self.series.place
 
     @property
     def excluded_nodes(self) -> frozenset[int]:
@@ -502,17 +575,31 @@ class SummingStage(InMemoryStage):
         shuffled = super().collect(replies)
         if shuffled.reports is None:
             return shuffled
-        total = valid_sum(replies.instruction.mechanism.build(dim=replies.dim), shuffled.reports)
-        left_out = len(shuffled.reports) - total.reports
-        enough = total.reports >= max(self.minimum, replies.instruction.minimum)
+        instruction = replies.instruction
+        mechanism = instruction.mechanism.build(dim=replies.dim)
+        numbers, count = _valid_total(mechanism, shuffled.reports)
+        left_out = len(shuffled.reports) - count
+        total = None
+        if count >= max(self.minimum, instruction.minimum):
+            total = self._estimated(mechanism, numbers, count, window=instruction.window_of(mechanism))
         return replace(
             shuffled,
             reports=None,
             answered=shuffled.answered - left_out,
             unreadable=shuffled.unreadable + left_out,
-            total=total if enough else None,
-            refusal=None if enough else Refusal.UNDER_MINIMUM,
+            total=total,
+            refusal=Refusal.UNDER_MINIMUM if total is None else None,
         )
+
+    def _estimated(
+        self, mechanism: PrivateSum, numbers: Tensor, count: int, *, window: WindowPlace | None
+    ) -> Total:
+        if window is None:
+            return Total(sum=mechanism.estimate(numbers, reports=count), reports=count)
+        series = self.series
+        if series is None or series.place != window:
+            raise ValueError("these clients were told another window than the next one")
+        return series.solve(series.windows.open(numbers), reports=count)
 
 
 def readable_reports(encoded: Sequence[bytes], *, layout: ReportLayout) -> Reports | None:
@@ -528,16 +615,25 @@ def readable_reports(encoded: Sequence[bytes], *, layout: ReportLayout) -> Repor
 def valid_sum(mechanism: PrivateSum, reports: Reports) -> Total:
     """The mechanism's sum over those reports that it accepts, and how many those are.
 
-    A client can send well-formed bytes that the mechanism never makes, which are found by halving. The
-    estimate is made once, of all totals: adding estimates up would leave rounding errors that depend on how
-    reports were grouped.
+    The estimate is made once, of all totals: adding estimates up would leave rounding errors that depend on
+    how reports were grouped.
+    """
+    total, count = _valid_total(mechanism, reports)
+    return Total(
+        sum=mechanism.estimate(total, reports=count) if count else torch.zeros(mechanism.dim), reports=count
+    )
+
+
+def _valid_total(mechanism: PrivateSum, reports: Reports) -> tuple[Tensor, int]:
+    """The total of those reports that a mechanism accepts, and how many those are.
+
+    A client can send well-formed bytes that the mechanism never makes, which are found by halving.
     """
     found: list[tuple[Tensor, int]] = list(_by_halves(mechanism.total, reports, Reports.narrow))
-    count = sum(size for _, size in found)
-    if count == 0:
-        return Total(sum=torch.zeros(mechanism.dim), reports=0)
+    if not found:
+        return torch.zeros(mechanism.dim), 0
     first, *others = (total for total, _ in found)
-    return Total(sum=mechanism.estimate(sum(others, start=first), reports=count), reports=count)
+    return sum(others, start=first), sum(size for _, size in found)
 
 
 def _by_halves(
@@ -655,13 +751,15 @@ def _common(messages: Sequence[Message]) -> tuple[Instruction, int]:
     """What all clients of a round are asked, and the length of the vector that they report."""
     if not all(map(_is_shuffled, messages)):
         raise ValueError("every message of a shuffled round holds the instruction; send other messages apart")
-    _, arrays = model_of(messages)
+    queried = all(type_of(message) == MessageType.QUERY for message in messages)
+    arrays = {} if queried else dict(model_of(messages)[1])
     records = {id(message.content[RECORD_KEY]): message.content[RECORD_KEY] for message in messages}
     instructions = {Instruction.from_record(record) for record in records.values()}
     if len(instructions) != 1:
         raise ValueError("all clients of a round get the same instruction")
     instruction = instructions.pop()
-    return instruction, instruction.report_dim(Layout.of(arrays, trained=instruction.update.trained).dim)
+    dim = 0 if queried else Layout.of(arrays, trained=instruction.update.trained).dim
+    return instruction, instruction.report_dim(dim)
 
 
 def _received(replies: Iterable[Message], *, sent: Sequence[Message]) -> list[Message]:

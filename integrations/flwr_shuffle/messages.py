@@ -22,13 +22,21 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict, UserConfigValue
 from flwr.common.constant import ErrorCode
 from typing_extensions import override
 
-from flwr_shuffle.updates import MOST_METRICS, Metric, UpdateTerms, of_kind, text_of
+from flwr_shuffle.metrics import Metric, check_metrics, size_of
+from flwr_shuffle.updates import UpdateTerms, of_kind, text_of
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.checks import Count, Ranged, byte_string, in_range, whole_number
-from shuffle_plugins.mechanisms import spec_from_json
-from shuffle_plugins.mechanisms.base import CountRange
+from shuffle_plugins.mechanisms import PrivateSum, spec_from_json
 from shuffle_plugins.mechanisms.spec import Spec
-from shuffle_plugins.secure_aggregation import ResidueLayout, Residues, Sealed, SumTerms, VerifiedTerms
+from shuffle_plugins.protocols import WindowedSum
+from shuffle_plugins.secure_aggregation import (
+    ResidueLayout,
+    Residues,
+    Sealed,
+    SumTerms,
+    VerifiedTerms,
+    WindowTerms,
+)
 from shuffle_plugins.secure_aggregation.aggregator import aggregation_digest, answer_statement
 from shuffle_plugins.secure_aggregation.prio3.prio3 import SEED_SIZE
 from shuffle_plugins.shuffler import BatchRefused, BatchRequest, MixedStatement, Refusal, RoundContext
@@ -41,7 +49,7 @@ from shuffle_plugins.shuffler.service import (
 )
 from shuffle_plugins.shuffler.shuffler import TOKEN_BYTES
 
-MESSAGE_VERSION = 3  # raise it when a field, a default or a refusal's text changes: nobody reads another
+MESSAGE_VERSION = 4  # raise it when a field, a default or a refusal's text changes: nobody reads another
 
 _NATIVE = (int, float, str, bytes, list[bytes])
 
@@ -243,9 +251,14 @@ class ClientRefusal(StrEnum):
     )
     BAD_SETTINGS = "shuffle: the client's node_config is not valid; the client's own log says why"
     NOT_ALLOWED = (
-        "shuffle: this client answers no message of this type without protection; to allow it, set "
-        "shuffle-allow-evaluate=true in its node_config, or the same of query, get-parameters or "
-        "get-properties; in a simulation ShuffleMod(allow=['evaluate'])"
+        "shuffle: this client answers no message of this type without protection. Ask privately: queries by "
+        "QueryGrid, evaluations by ShuffleStrategy(evaluation=PrivateEvaluation(...)). To allow unprotected "
+        "answers, set shuffle-allow-evaluate=true in its node_config, or the same of query, get-parameters "
+        "or get-properties; in a simulation ShuffleMod(allow=['evaluate'])"
+    )
+    OTHER_METRICS = (
+        "shuffle: the server asks for other metrics, ranges or bins than this client agrees to "
+        "(ShuffleMod(metrics=...))"
     )
     NO_LIMITS = (
         "shuffle: the client has no limits; set shuffle-max-local-epsilon in its node_config, or, in a "
@@ -272,6 +285,10 @@ class ClientRefusal(StrEnum):
     MAX_ROUNDS = "shuffle: the client has taken part in as many rounds as it agrees to"
     MAX_TOTAL = "shuffle: the round would exceed the client's total local epsilon"
     FEW_REPORTS = "shuffle: the server promises fewer reports in a round than shuffle-min-reports"
+    SEPARATION = (
+        "shuffle: the client took part in this series of windows too few rounds ago (shuffle-min-separation, "
+        "or the length of a window)"
+    )
     MAX_EPSILON = "shuffle: the round could take the client's certified epsilon over its shuffle-max-epsilon"
     TOKEN_SPENT = "shuffle: this round was answered before, or another node counts in the same ledger file"
     TRAINING_FAILED = "shuffle: training failed on the client"
@@ -279,11 +296,20 @@ class ClientRefusal(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WindowPlace(Ranged):
+    """Which window a round opens, of a ``WindowedSum``: as of :class:`WindowTerms`."""
+
+    series: Annotated[bytes, byte_string(32)]
+    index: Annotated[int, whole_number(at_least=0, at_most=_LARGEST)]
+
+
+@dataclass(frozen=True, kw_only=True)
 class SharedTerms(Ranged):
     """How a round's counts are shared between the server and aggregators.
 
     Attributes:
-        check_seed: of the check of the sum, new for each round. Aggregators must not know it.
+        check_seed: of the check of the sum, new for each round, or for each series of windows. Aggregators
+            must not know it.
         aggregators: :func:`digest_of` the aggregators' keys. The keys themselves are never sent: a client
             seals to those that its operator has pinned.
         clients: the most clients whose counts may be in the sum; it sets how many bits a share has.
@@ -296,14 +322,34 @@ class SharedTerms(Ranged):
     verified: bool = False
 
     def of_round(
-        self, context: RoundContext, *, counts: CountRange, aggregators: Sequence[bytes]
+        self, instruction: Instruction, mechanism: PrivateSum, *, dim: int, aggregators: Sequence[bytes]
     ) -> SumTerms:
-        """What all parties of the round must know alike, with the aggregators' keys in the server's order."""
-        largest, keys = counts.highest - counts.lowest, tuple(aggregators)
-        layout = ResidueLayout.of_sum(size=counts.size, largest=largest, clients=self.clients)
-        if self.verified:
-            return VerifiedTerms(context=context, layout=layout, aggregators=keys, largest=largest)
-        return SumTerms(context=context, layout=layout, aggregators=keys)
+        """What all parties of the round must know alike, with the aggregators' keys in the server's order.
+
+        ValueError for a mechanism without counts.
+        """
+        counts, window = mechanism.counts, instruction.window_of(mechanism)
+        if counts is None:
+            raise ValueError("the clients of this round were not told to share their counts")
+        largest = counts.highest - counts.lowest
+        terms: dict[str, Any] = {
+            "context": context_of(instruction, dim=dim),
+            "layout": ResidueLayout.of_sum(size=counts.size, largest=largest, clients=self.clients),
+            "aggregators": tuple(aggregators),
+        }
+        if isinstance(mechanism, WindowedSum) and window is not None:
+            fixed = instruction.mechanism.fingerprint(dim=dim) + self.check_seed
+            highest = sum(mechanism.coefficients) * mechanism.data_highest + mechanism.coins_highest
+            terms["window"] = WindowTerms(
+                series=window.series,
+                index=window.index,
+                coefficients=mechanism.coefficients,
+                fixed=hashlib.sha256(b"flwr_shuffle series\n" + fixed).digest(),
+            )
+            terms["layout"] = ResidueLayout.of_sum(
+                size=mechanism.dim, largest=highest, clients=self.clients, vectors=2
+            )
+        return VerifiedTerms(**terms, largest=largest) if self.verified else SumTerms(**terms)
 
 
 def digest_of(aggregators: Sequence[bytes]) -> bytes:
@@ -321,7 +367,8 @@ class Instruction(Wire):
             share of the zero vector.
         analyzer_key: public X25519 key to which reports are sealed; empty for unsealed payloads.
         minimum: fewest reports that are let through together. Sealed reports are bound to it.
-        metrics: what is reported of an evaluation; empty in training.
+        metrics: what is reported of an evaluation or a query; empty in training.
+        window: which window of sums is opened; None where the round's own sum is, or its reports are.
         records_per_client, samples_per_client: as of :class:`Updates`; the client sends a report on each
             record that it draws.
     """
@@ -337,14 +384,13 @@ class Instruction(Wire):
     update: UpdateTerms = field(default_factory=UpdateTerms)
     mixers: Count = 1
     shared: SharedTerms | None = None
+    window: WindowPlace | None = None
     records_per_client: Annotated[int, whole_number(at_most=_MOST_RECORDS)] = 1
     samples_per_client: Count = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        names = [metric.name for metric in self.metrics]
-        if len(set(names)) < len(names) or len(names) > MOST_METRICS:
-            raise ValueError(f"metrics are at most {MOST_METRICS} different ones")
+        check_metrics(self.metrics)
         if self.mixers > 1 and not self.sealed:
             raise ValueError("a mix cascade takes sealed reports: there is an analyzer's key")
         if self.shared and self.sealed:
@@ -370,9 +416,18 @@ class Instruction(Wire):
         """Whether clients that do not take part send dummies; to a sum they add zeros, with their noise."""
         return self.participation < 1 and not self.mechanism.must_be_summed
 
+    def window_of(self, mechanism: PrivateSum) -> WindowPlace | None:
+        """The window that is opened of this mechanism's counts.
+
+        ValueError for a WindowedSum without a window: its rounds' own sums have no noise.
+        """
+        if isinstance(mechanism, WindowedSum) != (self.window is not None):
+            raise ValueError("the rounds of a WindowedSum, and no others, open a window of a series")
+        return self.window
+
     def report_dim(self, model_dim: int) -> int:
         """Length of the vector that is reported: the model's update and its bits, or the metrics."""
-        return len(self.metrics) or model_dim + self.update.bits
+        return size_of(self.metrics) or model_dim + self.update.bits
 
 
 def instruction_of(message: Message) -> Instruction | None:
@@ -380,6 +435,11 @@ def instruction_of(message: Message) -> Instruction | None:
     if not message.has_content() or RECORD_KEY not in message.content:
         return None
     return Instruction.from_record(message.content[RECORD_KEY])
+
+
+def type_of(message: Message) -> str:
+    """What a message asks for, of Flower's ``MessageType``, without the name of a function behind it."""
+    return message.metadata.message_type.partition(".")[0]
 
 
 def context_of(instruction: Instruction, *, dim: int) -> RoundContext:
@@ -743,5 +803,5 @@ class AggregateRequest(ServiceRequest):
         elif answer.rejected:
             raise ValueError("all clients that are asked for are added up, or none")
         elif not proven:
-            Residues.from_bytes(answer.total, layout=self.terms.layout)
+            Residues.from_bytes(answer.total, layout=self.terms.opened)
         return answer

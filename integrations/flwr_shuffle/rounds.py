@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 import secrets
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,11 +28,11 @@ from flwr_shuffle.grids import (
     model_of,
     valid_sum,
 )
-from flwr_shuffle.messages import RECORD_KEY, Instruction
-from flwr_shuffle.settings import Invitation, Settings
+from flwr_shuffle.messages import RECORD_KEY, Instruction, WindowPlace, type_of
+from flwr_shuffle.metrics import Metric, PrivateEvaluation
+from flwr_shuffle.settings import FixedSize, Invitation, Settings
 from flwr_shuffle.updates import (
     Layout,
-    PrivateEvaluation,
     UpdateTerms,
     running_statistics,
     trained_names,
@@ -41,6 +42,7 @@ from shuffle_plugins.core import rounded
 from shuffle_plugins.ledger import BudgetLedger
 from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.planning import expected_noise
+from shuffle_plugins.protocols import WindowedSum
 from shuffle_plugins.shuffler.shuffler import TOKEN_BYTES
 
 _log = logging.getLogger("flwr")
@@ -55,6 +57,50 @@ class BudgetExhausted(BudgetExceeded, PrivacyBudgetExhausted):
 
 class ClientsRefused(RuntimeError):
     """One client after another refused to take part, or failed; the text says why, as far as clients say."""
+
+
+class TooFewEligible(RuntimeError):
+    """Too few clients may take part in the next window; none was asked for anything."""
+
+
+class Waits:
+    """How long each client has waited since it was last invited, in rounds, or in windows of a series.
+
+    Clients that are there when a series begins may all be invited. One that joins later may be one that took
+    part and was restarted under another name: it waits as if it had been invited last.
+    """
+
+    def __init__(self) -> None:
+        self._series = b""
+        self._next = 0
+        self._last: dict[int, int] = {}  # in which round, or window, each was invited last
+
+    def begin(self, nodes: Iterable[int], *, window: WindowPlace | None, apart: int) -> list[int]:
+        """Those who may be invited now, ``apart`` rounds after the last time, the longest waiting first and
+        equals in random order. A window that is tried again is open to those it was tried with; a coin says
+        whether these come first or last, as they may be gone, or all that are left.
+        """
+        if window is not None:
+            if window.series != self._series:  # nobody is in a window of this one, but their order stays
+                latest = max(self._last.values(), default=0)
+                self._last = {node: self._last.get(node, latest) - latest - apart for node in nodes}
+            self._series, self._next = window.series, window.index
+        self._last = dict.fromkeys(nodes, self._next - 1) | self._last
+        passed = {node: self._next - self._last[node] for node in nodes}
+        able = [node for node, rounds in passed.items() if rounds == 0 or rounds >= apart]
+        chance = random.SystemRandom()
+        chance.shuffle(able)
+        soon = math.inf if chance.random() < 0.5 else 0
+        return sorted(able, key=lambda node: passed[node] or soon, reverse=True)
+
+    def knows(self, window: WindowPlace) -> bool:
+        """Whether all that took part in the window's series so far were invited here."""
+        return window.index == 0 or window.series == self._series
+
+    def invite(self, nodes: Iterable[int]) -> None:
+        """These are invited, whether or not they answer."""
+        self._last |= dict.fromkeys(nodes, self._next)
+        self._next += not self._series
 
 
 class SpendingRecord:
@@ -106,14 +152,19 @@ class SpendingRecord:
         self.accountant.rename()
         self._era = secrets.token_hex(8)
 
-    def check_budget(self, federated_round: FederatedRound) -> None:
-        """Raise BudgetExhausted if ε after one more such round could be more than a budget."""
+    def join(self, nodes: Iterable[int]) -> None:
+        """These nodes joined the run; each may be one that was restarted."""
+        self.accountant.join(map(str, nodes))
+
+    def check_budget(self, federated_round: FederatedRound, *, participants: Iterable[str]) -> None:
+        """Raise BudgetExhausted if ε after one more such round, of no others, could be more than a budget."""
         settings = self._settings
         if settings.max_epsilon is not None and self.accountant.would_exceed(
             federated_round,
             max_epsilon=settings.max_epsilon,
             delta=settings.delta,
             adversary=settings.adversary,
+            participants=participants,
         ):
             raise BudgetExhausted(
                 f"another round could take ε against {settings.adversary} over {settings.max_epsilon:g} at "
@@ -153,11 +204,13 @@ class SpendingRecord:
             raise RuntimeError("no round is under way")
         token, _ = self.under_way
         names = None if actual is None or participants is None else list(participants)
+        before = None if actual is None or names is None else self.accountant.assumed(actual, names)
         if self.ledger is not None:
+            named: dict[str, Any] = {"participants": names, "era": self._era, "before": before}
             if actual is not None and released:
-                self.ledger.receive(token, actual=actual, participants=names, era=self._era)
+                self.ledger.receive(token, actual=actual, **named)
             else:
-                self.ledger.refuse(token, actual=actual, participants=names, era=self._era)
+                self.ledger.refuse(token, actual=actual, **named)
         if actual is not None:
             self.accountant.step(actual, participants=names, released=released)
         self.under_way = None
@@ -172,7 +225,8 @@ class SpendingRecord:
 class SentRound:
     """A round that was sent: what clients were told, the model, and whom it was sent to.
 
-    ``worst`` is the highest cost that it can have, ``checked`` the round that the budget was asked about.
+    ``worst`` is the highest cost that it can have, ``checked`` the round that the budget was asked about, and
+    ``invited`` the names of all that were.
     """
 
     instruction: Instruction
@@ -182,6 +236,7 @@ class SentRound:
     invitation: Invitation
     worst: FederatedRound
     checked: FederatedRound
+    invited: tuple[str, ...]
 
     def mean(self, total: Total) -> Tensor:
         """The estimated mean over those who took part, (dim,); to a sum, over as many as are expected to."""
@@ -190,7 +245,9 @@ class SentRound:
 
     @property
     def step(self) -> str:
-        """Name of the Flower method that aggregates this round, for the log."""
+        """What the log calls this round: the Flower method that aggregates it, or a query."""
+        if not self.arrays:
+            return "query"
         return "aggregate_evaluate" if self.instruction.metrics else "aggregate_train"
 
 
@@ -203,7 +260,10 @@ class Rounds:
         self._planned = max(1, num_rounds)
         self._sent: SentRound | None = None
         self._run, self._connected = "", 0
+        self._waiting = Waits()  # of the round that was drawn, as is the window
+        self._window: WindowPlace | None = None
         self._seen: frozenset[int] = frozenset()
+        self._waits: defaultdict[str, Waits] = defaultdict(Waits)  # by the Flower method that invites
         self._awaited = settings.population
         self._errors: Counter[str] = Counter()
         self._invited = self._answered = 0
@@ -225,9 +285,41 @@ class Rounds:
         candidates = connected(grid, needed=self._awaited, enough=enough, waiting=settings.waiting)
         self._awaited = min(self._awaited, len(candidates))  # who is gone is waited for once
         self._note_connected(candidates)
-        cohort = settings.sampling.draw(candidates)
+        self._run = str(grid.run.run_id)  # which a window's series is of
+        protocol = settings.windowed if step == "configure_train" else None
+        self._waiting = self._waits[step]
+        self._window = None
+        if protocol is not None:
+            self._window = self._next_window(protocol, clients=len(candidates))
+        apart = 1 if protocol is None else protocol.band
+        able = self._waiting.begin(candidates, window=self._window, apart=apart)
+        cohort = settings.sampling.draw(able)
         _log.info("%s: invited %d clients of %d", step, len(cohort), len(candidates))
         needed = settings.fewest_reports
+        if protocol is not None and len(cohort) < needed:
+            raise TooFewEligible(
+                f"{len(able)} of {len(candidates)} connected clients may take part in this window, and "
+                f"{needed} are needed. Each sits out {protocol.band - 1} windows after its own, as one that "
+                f"joins does: keep at least {protocol.band} times as many clients connected as a round "
+                f"invites (here {protocol.band * needed}), invite fewer, or build the sum with fewer "
+                "coefficients. Started again, the run goes on with a new series, in which all may take part"
+            )
+        return cohort if self._enough(cohort, of=len(candidates), grid=grid, step=step) else []
+
+    def choose(self, grid: ShuffleGrid, nodes: Sequence[int]) -> bool:
+        """Take those clients whom the user's own code writes to, if they are enough; as none was drawn,
+        sampling hides none.
+        """
+        self._sent = None
+        self._record.settle()
+        grid.open()
+        self._note_connected(grid.get_node_ids())
+        self._waiting, self._window = self._waits["query"], None
+        able = self._waiting.begin(nodes, window=None, apart=1)
+        return self._enough(able, of=len(nodes), grid=grid, step="query")
+
+    def _enough(self, cohort: Sequence[int], *, of: int, grid: Grid, step: str) -> bool:
+        needed = self._settings.fewest_reports
         if len(cohort) < needed:
             _log.warning(
                 "%s: %d clients drawn, %d needed (%s); left out. Invite more, or lower that minimum",
@@ -235,29 +327,49 @@ class Rounds:
                 len(cohort),
                 needed,
                 "minimum of the stage, or shuffle-min-batch of its nodes"
-                if needed == settings.stage.minimum
+                if needed == self._settings.stage.minimum
                 else "minimum_reports, or the clients of the sum",
             )
-            return []
-        self._run, self._connected = str(grid.run.run_id), len(candidates)
-        return cohort
+            return False
+        self._run, self._connected = str(grid.run.run_id), of
+        return True
+
+    def _next_window(self, protocol: WindowedSum, *, clients: int) -> WindowPlace:
+        """The window that the next round opens; of a new series if others than those invited here may be in
+        it, as where a stage serves several strategies, or one that starts again.
+        """
+        stage, sampling = self._settings.stage, self._settings.sampling
+        assert isinstance(sampling, FixedSize)
+        asked: dict[str, Any] = {"run": self._run, "clients": min(sampling.cohort, clients)}
+        window = stage.next_window(protocol, **asked)
+        if window is not None and not self._waiting.knows(window):
+            stage.series = None
+            window = stage.next_window(protocol, **asked)
+        assert window is not None
+        return window
 
     def begin(
-        self, messages: list[Message], *, server_round: int, asked: UpdateTerms | PrivateEvaluation
+        self,
+        messages: list[Message],
+        *,
+        server_round: int,
+        asked: UpdateTerms | PrivateEvaluation | tuple[Metric, ...],
     ) -> None:
-        """Ask the budget (PrivacyBudgetExhausted), put the instruction into the messages of a training or an
-        evaluation, and record the round.
+        """Ask the budget (PrivacyBudgetExhausted), put the instruction into the messages of a training, an
+        evaluation or a query, and record the round.
         """
         settings, stage, updates = self._settings, self._settings.stage, self._settings.updates
         training = isinstance(asked, UpdateTerms)
         kind = MessageType.TRAIN if training else MessageType.EVALUATE
+        if isinstance(asked, tuple):
+            kind = MessageType.QUERY
         for message in messages:
-            if message.metadata.message_type.split(".")[0] != kind or RECORD_KEY in message.content:
+            if type_of(message) != kind or RECORD_KEY in message.content:
                 raise ValueError(
-                    f"the inner strategy's messages of this round must be of type {kind}, without a record "
+                    f"the messages of this round must be of type {kind}, without a record "
                     f"{RECORD_KEY!r}, which is the instruction's"
                 )
-        key, arrays = model_of(messages)
+        key, arrays = ("", ArrayRecord()) if isinstance(asked, tuple) else model_of(messages)
         if isinstance(asked, UpdateTerms):
             self._log_statistics(running_statistics(arrays))
             what: dict[str, Any] = {
@@ -266,8 +378,10 @@ class Rounds:
                 "records_per_client": updates.records_per_client,
                 "samples_per_client": updates.samples_per_client,
             }
+        elif isinstance(asked, PrivateEvaluation):
+            what = {"mechanism": settings.spec_of(asked), "metrics": asked.asked}
         else:
-            what = {"mechanism": settings.spec_of(asked), "metrics": asked.ranges}
+            what = {"mechanism": settings.mechanism, "metrics": asked}
         instruction = Instruction(
             token=secrets.token_bytes(TOKEN_BYTES),
             run=self._run,
@@ -278,27 +392,34 @@ class Rounds:
             mixers=stage.mixers,
             **what,
         )
-        layout = Layout.of(arrays, trained=instruction.update.trained)
+        layout = (
+            Layout(()) if isinstance(asked, tuple) else Layout.of(arrays, trained=instruction.update.trained)
+        )
         mechanism = instruction.mechanism.build(dim=instruction.report_dim(layout.dim))
-        instruction = replace(instruction, shared=stage.shared(mechanism, clients=len(messages)))
+        invited = len(messages)
+        shared = stage.shared(mechanism, clients=invited)
+        instruction = replace(instruction, window=self._window, shared=shared)
         fewest, samples = instruction.minimum, instruction.samples_per_client
         invitation = Invitation(
             mechanism=mechanism,
             candidates=self._connected,
-            invited=len(messages),
+            invited=invited,
             fewest=fewest,
             hides_shares=stage.hides_shares,
             samples=samples,
         )
         worst = settings.sampling.accounted(invitation, answered=fewest, reports=fewest)
         checked = settings.sampling.planned(invitation)
-        self._record.check_budget(checked)
+        nodes = [message.metadata.dst_node_id for message in messages]
+        names = tuple(map(str, nodes))
+        self._record.check_budget(checked, participants=names)
         if training:
             self._log_outlook(mechanism, len(messages) * samples * settings.sampling.participation)
         stage.fewest_answers = self._fewest_answers(invitation)
         record = instruction.to_record()
         for message in messages:
             message.content[RECORD_KEY] = record
+        self._waiting.invite(nodes)
         self._record.begin(instruction.token, run=instruction.run, server_round=server_round, worst=worst)
         self._sent = SentRound(
             instruction=instruction,
@@ -308,6 +429,7 @@ class Rounds:
             invitation=invitation,
             worst=worst,
             checked=checked,
+            invited=names,
         )
 
     def receive(self, replies: Iterable[Message]) -> tuple[SentRound, Total] | None:
@@ -360,7 +482,7 @@ class Rounds:
         more_sampled = actual.observer.sampling_rate > sent.checked.observer.sampling_rate
         if more_sampled or actual.reports < sent.checked.reports:  # it may cost more than was checked
             try:
-                self._record.check_budget(actual)
+                self._record.check_budget(actual, participants=anonymous.participants)
             except PrivacyBudgetExhausted:
                 self._record.end(actual, participants=anonymous.participants, released=False)
                 raise
@@ -369,7 +491,7 @@ class Rounds:
         return sent, total
 
     def _note_connected(self, candidates: Iterable[int]) -> None:
-        """Count participation anew if a node has joined: it may be one that took part and was restarted."""
+        """Count a node that has joined as the busiest one: it may be that one, restarted."""
         joined = frozenset(candidates) - self._seen
         if joined and self._seen:
             _log.info(
@@ -377,7 +499,7 @@ class Rounds:
                 "the server assumes that each may be the one that has taken part most often so far",
                 len(joined),
             )
-            self._record.rename()
+            self._record.join(joined)
         self._seen |= joined
 
     def _log_statistics(self, names: list[str]) -> None:
@@ -442,7 +564,7 @@ class Rounds:
         mod (a few nodes cannot stop a run); and if client after client answered by an error.
         """
         lost = anonymous.refusal is not None and not anonymous.refusal.conclusive
-        self._record.end(sent.worst if lost else None, participants=None, released=False)
+        self._record.end(sent.worst if lost else None, participants=sent.invited, released=False)
         if anonymous.participants:
             self._errors.clear()
         else:

@@ -129,6 +129,9 @@ def _aggregated(aggregator: VerifyingAggregator, request: AggregateRequest) -> A
     if answer.total:
         what = "%d clients whose proofs hold" if proven else "the seeds of %d clients"
         _log.info(f"shuffle: {what} are added up", request.count)
+        if terms.window and terms.window.index == 0:
+            kept = len(terms.window.coefficients) - 1, aggregator.kept_sums
+            _log.info("shuffle: a series of windows begins; the last %d sums of shares are kept in %s", *kept)
     return replace(answer, signature=aggregator.sign(request.said(answer)))
 
 
@@ -190,11 +193,14 @@ def service_of(context: Context, kind: type[_Service]) -> _Service:
         minimum = checks.whole(
             "shuffle-min-batch in node_config", config.get("shuffle-min-batch"), at_least=2
         )
+        files = {"state": _named_in({"shuffle-state-file": state}, "shuffle-state-file")}
+        if role is Role.AGGREGATOR and "shuffle-window-file" in config:
+            files["windows"] = _named_in(config, "shuffle-window-file")
         return kind(
             key=keys.read_service_key(key_file),
             enrolled=keys.read_enrolled(_named_in(config, "shuffle-enrolled-file")),
             minimum=minimum,
-            state=_named_in({"shuffle-state-file": state}, "shuffle-state-file"),
+            **files,
         )
     except ValueError as error:
         _log_unable(role, error)

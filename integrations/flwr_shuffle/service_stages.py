@@ -15,14 +15,21 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple, cast
 
-import numpy as np
 import torch
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
-from numpy.typing import NDArray
 from typing_extensions import override
 
-from flwr_shuffle.grids import NO_HANDLER, Anonymous, Replies, ShuffleStage, Total, Waiting, readable_reports
+from flwr_shuffle.grids import (
+    NO_HANDLER,
+    Anonymous,
+    Replies,
+    Series,
+    ShuffleStage,
+    Total,
+    Waiting,
+    readable_reports,
+)
 from flwr_shuffle.messages import (
     AggregateRequest,
     Answer,
@@ -42,6 +49,7 @@ from flwr_shuffle.messages import (
 )
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import PrivateSum
+from shuffle_plugins.protocols import WindowedSum
 from shuffle_plugins.secure_aggregation import (
     CheckFailed,
     Residues,
@@ -52,7 +60,7 @@ from shuffle_plugins.secure_aggregation import (
     sealed_seed_size,
 )
 from shuffle_plugins.secure_aggregation.prio3 import VerificationError
-from shuffle_plugins.secure_aggregation.sharing import reconstruct
+from shuffle_plugins.secure_aggregation.sharing import reconstruct, windowed
 from shuffle_plugins.shuffler import BatchRefused, BatchRequest, MixedStatement, Refusal, RoundContext, keys
 from shuffle_plugins.shuffler.envelopes import envelope_size, open_reports, part_sizes
 from shuffle_plugins.shuffler.keys import SealingKey, ServicePublicKey
@@ -60,6 +68,7 @@ from shuffle_plugins.shuffler.service import CHALLENGE_BYTES
 
 _log = logging.getLogger("flwr")
 
+_READ_AT_ONCE = 64  # shares of a sum: a few MB
 _LONGEST_PAUSE = 8.0  # seconds; the pause between two looks for nodes doubles each time, up to this
 
 
@@ -537,8 +546,11 @@ class SharedSumStage(ServiceStage):
                 f"reports of {mechanism.name!r} are no whole numbers that a SharedSumStage could add up; it "
                 "takes sums such as VectorSum and BallSum"
             )
+        check_seed, series = secrets.token_bytes(32), self.series
+        if isinstance(mechanism, WindowedSum) and series is not None:
+            check_seed, clients = series.check_seed, series.clients
         return SharedTerms(
-            check_seed=secrets.token_bytes(32),
+            check_seed=check_seed,
             aggregators=digest_of(self._keys),
             clients=clients,
             verified=self._verified,
@@ -565,10 +577,11 @@ class SharedSumStage(ServiceStage):
         if self._coming is None or self._coming.instruction != instruction:
             self._drop()
             mechanism, shared = instruction.mechanism.build(dim=dim), instruction.shared
-            if shared is None or mechanism.counts is None:
+            if shared is None:
                 raise ValueError("the clients of this round were not told to share their counts")
-            context = context_of(instruction, dim=dim)
-            terms = shared.of_round(context, counts=mechanism.counts, aggregators=self._keys)
+            terms = shared.of_round(instruction, mechanism, dim=dim, aggregators=self._keys)
+            if instruction.window and (self.series is None or self.series.place != instruction.window):
+                raise ValueError("these clients were told another window than the next one")
             file = tempfile.TemporaryFile(dir=self._share_folder)  # noqa: SIM115  (closed by collect or _drop)
             self._coming = _Shares(instruction, mechanism, terms, file)
         return self._coming
@@ -586,7 +599,7 @@ class SharedSumStage(ServiceStage):
             nodes = batch.complete(replies)
             foreign = len(batch.bad)  # what an aggregator calls bad may be good
             try:
-                kept, found = self._added_up(batch, replies)
+                total = self._added_up(batch, replies)
             except BatchRefused as refused:
                 return replies.anonymous(
                     None,
@@ -601,21 +614,15 @@ class SharedSumStage(ServiceStage):
                 # node would take an honest client's place in every round. An aggregator that lies wins
                 # nothing by it: it can leave the same clients out of every sum.
                 self._note(batch.bad, {}, nodes=nodes)
-        mechanism = batch.mechanism
-        assert mechanism.counts is not None
-        sum_of = torch.from_numpy(found) + len(kept) * mechanism.counts.lowest
-        total = Total(sum=mechanism.estimate(sum_of, reports=len(kept)), reports=len(kept))
-        return replies.anonymous(None, answered=len(kept), unreadable=len(batch.bad), total=total)
+        return replies.anonymous(None, answered=total.reports, unreadable=len(batch.bad), total=total)
 
-    def _added_up(self, batch: _Shares, replies: Replies) -> tuple[list[int], NDArray[np.int64]]:
-        """Positions of the clients that all aggregators added up, and the sum of their counts, int64, each
-        minus the lowest count that the mechanism allows.
+    def _added_up(self, batch: _Shares, replies: Replies) -> Total:
+        """The estimate of the sum of those clients that all aggregators added up.
 
         Every aggregator first says who is good, and with range proofs answers about each; then it adds up
         those who are good to all.
         """
-        terms, counts, verifier = batch.terms, batch.mechanism.counts, None
-        assert counts is not None
+        terms, verifier = batch.terms, None
         if isinstance(terms, VerifiedTerms):
             verifier = RoundVerifier[int](terms)
             batch.proven(verifier.start, ((each, batch.share(each)) for each in range(len(batch.nodes))))
@@ -625,7 +632,11 @@ class SharedSumStage(ServiceStage):
         answers, refusals = self._asked_about(batch, replies, Step.CHECK, asked, verify_key=key)
         if refusals:  # nobody was asked for a sum; but a round that was begun before may have given one
             codes = {refused.code for refused in refusals}
-            known = [code for code in (Refusal.REPLAYED, Refusal.UNDER_MINIMUM) if code in codes]
+            telling = (Refusal.REPLAYED, Refusal.NOT_IN_SERIES, Refusal.UNDER_MINIMUM)
+            known = [code for code in telling if code in codes]
+            if Refusal.NOT_IN_SERIES in codes:
+                self._log_end(self.series)
+                self.series = None
             raise BatchRefused(known[0] if known else Refusal.NOT_AGREED)
         kept, messages = batch.good(asked), list[bytes]()
         if verifier:
@@ -637,26 +648,67 @@ class SharedSumStage(ServiceStage):
             messages = batch.proven(verifier.decide, decided)
             kept = batch.good(kept)
         self._check_enough(kept, terms)
-        answers, refusals = self._asked_about(batch, replies, Step.ADD, kept, messages=messages)
-        if refusals:  # of an aggregator that proves that it gave nothing, no total can be made
-            raise min(refusals, key=lambda refused: not refused.code.conclusive)
+        # From here on an aggregator may have opened the window: unless all have, it is never the next again.
+        series = self.series if terms.window else None
+        if series is not None:
+            self.series = None
+        try:
+            answers, refusals = self._asked_about(batch, replies, Step.ADD, kept, messages=messages)
+            if refusals:  # of an aggregator that proves that it gave nothing, no total can be made
+                raise min(refusals, key=lambda refused: not refused.code.conclusive)
+            total = self._total(batch, kept, [answer.total for answer in answers], verifier, series)
+        except BatchRefused:
+            self._log_end(series)
+            raise
+        self.series = series or self.series
+        return total
+
+    def _total(
+        self,
+        batch: _Shares,
+        kept: Sequence[int],
+        sums: Sequence[bytes],
+        verifier: RoundVerifier[int] | None,
+        series: Series | None,
+    ) -> Total:
+        """The estimate of a sum from the aggregators' sums, or windows, and this server's shares."""
+        terms, mechanism, shared = batch.terms, batch.mechanism, batch.instruction.shared
+        assert mechanism.counts is not None
+        assert shared is not None
+        lowest, reports, own = mechanism.counts.lowest, len(kept), terms.layout.zero()
+        most = reports * (mechanism.counts.highest - lowest) if series is None else series.largest(reports)
+        earlier = () if series is None else series.shares
         try:
             if verifier:
-                total = verifier.total([answer.total for answer in answers])
+                total = verifier.total(sums, earlier=earlier)
             else:
-                assert replies.instruction.shared is not None
-                total = reconstruct(
-                    (Residues.from_bytes(batch.share(position), layout=terms.layout) for position in kept),
-                    [Residues.from_bytes(answer.total, layout=terms.layout) for answer in answers],
-                    layout=terms.layout,
-                    check_seed=replies.instruction.shared.check_seed,
-                )
-            if int(total.max()) > len(kept) * (counts.highest - counts.lowest):
+                for place in range(0, len(kept), _READ_AT_ONCE):
+                    shares = map(batch.share, kept[place : place + _READ_AT_ONCE])
+                    own.add(Residues.from_bytes(*shares, layout=terms.layout))
+                data, *coins = own.split()
+                if terms.window is not None:
+                    own = windowed([data, *earlier], *coins, coefficients=terms.window.coefficients)
+                found = [Residues.from_bytes(each, layout=terms.opened) for each in sums]
+                total = reconstruct([own], found, layout=terms.opened, check_seed=shared.check_seed)
+            if int(total.max()) > most:
                 raise CheckFailed
         except CheckFailed as error:
             _log.error("shuffle: %s", error)
             raise BatchRefused(Refusal.INCONSISTENT) from None
-        return kept, total
+        counts = torch.from_numpy(total)
+        if series is None:
+            return Total(sum=mechanism.estimate(counts + reports * lowest, reports=reports), reports=reports)
+        series.shares.appendleft(verifier.data if verifier else data)
+        return series.solve(counts, reports=reports)
+
+    def _log_end(self, series: Series | None) -> None:
+        """Say that the next window begins a new series."""
+        if series is not None:
+            _log.warning(
+                "shuffle: a series of windows ends after %d of them; the next round begins a new one, whose "
+                "windows take back nothing of the noise that there is by now",
+                series.index,
+            )
 
     def _check_enough(self, kept: Sequence[int], terms: SumTerms) -> None:
         needed = max(self.minimum, self.fewest_answers, terms.context.minimum)

@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from typing_extensions import override
 
 from flwr_shuffle.grids import InMemoryStage, ShuffleStage, SummingStage, Waiting
-from flwr_shuffle.updates import PrivateEvaluation, Updates, of_kind
+from flwr_shuffle.metrics import PrivateEvaluation
+from flwr_shuffle.updates import Updates, of_kind
 from shuffle_plugins.accounting import Adversary, FederatedRound
 from shuffle_plugins.core.checks import Delta, Positive, Ranged, in_range, one_of, whole_number
 from shuffle_plugins.mechanisms import Kind, PrivateSum, SumSpec, available, summary
 from shuffle_plugins.mechanisms import MechanismSpec as MechanismSpec
 from shuffle_plugins.mechanisms.base import SeveralReports
 from shuffle_plugins.mechanisms.spec import Spec
+from shuffle_plugins.protocols import WindowedSum
 from shuffle_plugins.shuffler import InMemoryShuffler, Shuffler
 
 FEWEST_REPORTS = 2  # one client's report cannot hide among others
@@ -77,7 +79,10 @@ class ClientSampling(ABC, Ranged):
 
     @abstractmethod
     def draw(self, node_ids: Sequence[int]) -> list[int]:
-        """The nodes to invite, by the operating system's entropy, in random order."""
+        """The nodes to invite, by the operating system's entropy, in random order.
+
+        ``node_ids`` are those who may be invited, whose last invitation is longest ago first.
+        """
 
     @abstractmethod
     def poor_draw(self, population: int) -> float:
@@ -109,7 +114,7 @@ class ClientSampling(ABC, Ranged):
 
 @dataclass(frozen=True)
 class FixedSize(ClientSampling):
-    """The server invites ``cohort`` of the connected clients, uniformly, or all if no more are left."""
+    """The server invites ``cohort`` of those who may be invited, uniformly, or all if no more are left."""
 
     cohort: _AtLeastTwo
 
@@ -120,6 +125,24 @@ class FixedSize(ClientSampling):
     @override
     def poor_draw(self, population: int) -> float:
         return self.cohort
+
+
+@dataclass(frozen=True)
+class Cyclic(FixedSize):
+    """The server invites the ``cohort`` clients whose last invitation is longest ago.
+
+    All take part about equally often, which is what ε against the server grows with. As the order is no
+    secret, nothing is earned before an observer: each client is charged for the rounds that it was in.
+    """
+
+    @override
+    def draw(self, node_ids: Sequence[int]) -> list[int]:
+        return super().draw(node_ids[: self.cohort])
+
+    @override
+    def accounted(self, invitation: Invitation, *, answered: int, reports: int) -> FederatedRound:
+        known = replace(invitation, candidates=reports, invited=reports)
+        return super().accounted(known, answered=answered, reports=reports)
 
 
 @dataclass(frozen=True)
@@ -286,11 +309,24 @@ class Settings(Ranged):
                 "the noise of a sum is made by clients whose number is known: use FixedSize sampling, or "
                 "SelfSampling, with which all who answer add noise"
             )
+        if self.windowed is not None:
+            self._check_separation(self.windowed.band)
         self._check_secret(self.mechanism, clients)
         if self.minimum_reports not in (None, clients):
             raise ValueError(
                 f"the sum is protected by the noise of {clients} clients: leave minimum_reports out, or "
                 f"build the sum with cohort={self.minimum_reports}"
+            )
+
+    def _check_separation(self, band: int) -> None:
+        """Refuse rounds for which nobody would be left who was not in the windows before."""
+        if not isinstance(self.sampling, FixedSize):
+            raise ValueError("in windows of sums a client sits out most rounds: use FixedSize or Cyclic")
+        if self.population < (needed := band * self.sampling.cohort):
+            raise ValueError(
+                f"a client takes part in one of {band} rounds in a row, so {self.sampling.cohort} clients in "
+                f"each need a population of at least {needed}: invite fewer, or build the sum with fewer "
+                "coefficients"
             )
 
     def _check_secret(self, spec: Spec, clients: int) -> None:
@@ -315,6 +351,12 @@ class Settings(Ranged):
         spec = evaluation.spec(cohort=self.fewest_reports, honest_fraction=honest)
         self._check_secret(spec, self.fewest_reports)
         return spec
+
+    @property
+    def windowed(self) -> WindowedSum | None:
+        """The sum of the run if windows of it are opened."""
+        protocol = self.mechanism.protocol if isinstance(self.mechanism, SumSpec) else None
+        return protocol if isinstance(protocol, WindowedSum) else None
 
     @property
     def fewest_reports(self) -> int:
@@ -361,3 +403,32 @@ def stage_of(shuffler: ShuffleStage | Shuffler | None, *, mechanism: Spec) -> Sh
     if shuffler is None and mechanism.must_be_summed:
         return SummingStage()
     return InMemoryStage(InMemoryShuffler() if shuffler is None else shuffler)
+
+
+def trust_of(settings: Settings) -> Iterator[str]:
+    """Whom somebody who believes the ε of a run must trust, a sentence each."""
+    stage, secret = settings.stage, isinstance(settings.sampling, SelfSampling)
+    mixed = bool(stage.analyzer_key) and not stage.adds_up
+    yield stage.trust
+    if secret and not mixed and not stage.hides_shares:
+        stages = "a stage that hides shares" if stage.adds_up else "a mix node"
+        yield f"Participation is open to this process: only {stages} hides it from the server"
+    if mixed and secret:
+        yield (
+            "the first mixer sees who sent a dummy, so that secret participation hides nobody from it; ε "
+            "against a mixer that also reads the models is not stated"
+        )
+    elif mixed:
+        yield "a mixer that also reads the models learns no more than the server, whose ε holds against it"
+    if settings.windowed is not None:
+        band = settings.windowed.band
+        yield (
+            f"a client takes part at most once in {band} rounds in a row: this process invites nobody "
+            "sooner, a node that joins waits as long, and each client's own ledger refuses anything else"
+        )
+    yield "whoever submits the app is trusted with the code that runs on clients, mix nodes and aggregators"
+    share: float | None = settings.sampling.honest_fraction
+    if isinstance(settings.mechanism, SumSpec):
+        share = getattr(settings.mechanism.protocol, "honest_fraction", None)
+    counted = "an unknown share" if share is None else f"{share:.0%}"
+    yield f"{counted} of the clients are counted on to follow the protocol and not to help the adversary"

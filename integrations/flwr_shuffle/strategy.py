@@ -33,9 +33,10 @@ from flwr_shuffle.inner_strategy import (
     typed_alike,
     weight_key,
 )
+from flwr_shuffle.metrics import PrivateEvaluation, record_of
 from flwr_shuffle.rounds import Rounds, SentRound, SpendingRecord
-from flwr_shuffle.settings import ClientSampling, SelfSampling, Settings, mechanism_of, stage_of
-from flwr_shuffle.updates import Failures, Layout, PrivateEvaluation, Updates, UpdateTerms, record_of
+from flwr_shuffle.settings import ClientSampling, Settings, mechanism_of, stage_of, trust_of
+from flwr_shuffle.updates import Failures, Layout, Updates, UpdateTerms
 from shuffle_plugins.accounting import (
     Adversary,
     Cover,
@@ -47,7 +48,7 @@ from shuffle_plugins.accounting import (
     delta_warning,
 )
 from shuffle_plugins.ledger import BudgetLedger
-from shuffle_plugins.mechanisms import MechanismSpec, PrivateSum, SumSpec
+from shuffle_plugins.mechanisms import MechanismSpec, PrivateSum
 from shuffle_plugins.shuffler import Shuffler
 
 _log = logging.getLogger("flwr")
@@ -353,7 +354,8 @@ class ShuffleStrategy(Strategy):
             return None
         sent, total = received
         self._record.complete(sent.instruction.token, checkpoint=None)
-        return self._with_spending(sent, record_of(sent.instruction.metrics, sent.mean(total)), total.reports)
+        told = record_of(sent.instruction.metrics, sent.mean(total), reports=total.reports)
+        return self._with_spending(sent, told, total.reports)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.strategy!r}, {self.settings!r})"
@@ -419,7 +421,7 @@ class ShuffleStrategy(Strategy):
             None
             if needs_one_reply(self.strategy)
             else "The inner strategy's own aggregate_train gets one reply, the mean of all reports",
-            *(f"Trust: {each}" for each in _trust(settings)),
+            *(f"Trust: {each}" for each in trust_of(settings)),
         ]
         _log.info("\t├──> Shuffle-model differential privacy:")
         for line in lines:
@@ -442,7 +444,7 @@ class ShuffleStrategy(Strategy):
             delta=settings.delta if delta is None else delta,
             subject=f"federated training by flwr_shuffle, recorded {kept}",
             unit=unit,
-            trust=tuple(_trust(settings)),
+            trust=tuple(trust_of(settings)),
             clipping=self._clipping(),
             accesses=tuple(self._accesses()),
             warnings=warnings,
@@ -497,25 +499,3 @@ def _place(ledger: BudgetLedger | None) -> str:
     if ledger is None:
         return "in memory only, forgotten after this run"
     return f"{ledger.path}, model {ledger.model!r}"
-
-
-def _trust(settings: Settings) -> Iterator[str]:
-    stage, secret = settings.stage, isinstance(settings.sampling, SelfSampling)
-    mixed = bool(stage.analyzer_key) and not stage.adds_up
-    yield stage.trust
-    if secret and not mixed and not stage.hides_shares:
-        stages = "a stage that hides shares" if stage.adds_up else "a mix node"
-        yield f"Participation is open to this process: only {stages} hides it from the server"
-    if mixed and secret:
-        yield (
-            "the first mixer sees who sent a dummy, so that secret participation hides nobody from it; ε "
-            "against a mixer that also reads the models is not stated"
-        )
-    elif mixed:
-        yield "a mixer that also reads the models learns no more than the server, whose ε holds against it"
-    yield "whoever submits the app is trusted with the code that runs on clients, mix nodes and aggregators"
-    share: float | None = settings.sampling.honest_fraction
-    if isinstance(settings.mechanism, SumSpec):
-        share = getattr(settings.mechanism.protocol, "honest_fraction", None)
-    counted = "an unknown share" if share is None else f"{share:.0%}"
-    yield f"{counted} of the clients are counted on to follow the protocol and not to help the adversary"

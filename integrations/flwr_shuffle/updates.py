@@ -1,4 +1,4 @@
-"""What a client reports, an update of the model or metrics, as a vector, and how it is prepared.
+"""What a client reports of training, an update of the model, as a vector, and how it is prepared.
 
 What is randomised is in the ball that the mechanism protects, so nothing here changes ε.
 """
@@ -15,15 +15,13 @@ from typing import Annotated, Self
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, RecordDict
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shuffle_plugins.core.checks import Count, Fraction, Positive, Ranged, in_range, whole_number
+from shuffle_plugins.core.checks import Count, Fraction, Positive, Ranged, whole_number
 from shuffle_plugins.core.rows import adapted_norm
-from shuffle_plugins.mechanisms import MechanismSpec, Norm, PrivateSum, SumSpec
-from shuffle_plugins.mechanisms.spec import Spec
-from shuffle_plugins.protocols import VectorSum
+from shuffle_plugins.mechanisms import Norm, PrivateSum
 
 _log = logging.getLogger("flwr")
 
@@ -31,8 +29,6 @@ _ORDERS = {Norm.L1: 1.0, Norm.L2: 2.0, Norm.LINF: math.inf}
 _BIT_SHARE = 0.3  # of the radius: a clearer bit leaves less of it to the update
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of BatchNorm and its kin
 _KEPT = 0.9  # weight of the rounds before, so that about ten rounds count
-MOST_METRICS = 64
-_FAILED_ROUNDS = "failed-rounds"  # a metric that clients know by themselves
 
 
 def text_of(longest: int) -> Callable[[str, object], str]:
@@ -262,10 +258,10 @@ class UpdateTerms(Ranged):
         """The factor of an update, from what training returned."""
         if self.max_examples is None:
             return 1.0
-        found = _number(content, self.examples_key)
-        if not 0 <= found < math.inf:
+        found = numbers_in(content, self.examples_key)
+        if len(found) != 1 or not 0 <= found[0] < math.inf:
             raise ValueError(f"{self.examples_key!r} is no number of examples: {found}")
-        return min(1.0, found / self.max_examples)
+        return min(1.0, found[0] / self.max_examples)
 
     def prepared(self, update: Tensor, mechanism: PrivateSum) -> Tensor:
         """The vector (dim,) in the mechanism's ball for an update (dim - bits,); ValueError if not finite."""
@@ -352,102 +348,13 @@ class Failures:
         return (rest * (len(mark) / (len(mark) - 1))).to(mean.dtype), share
 
 
-@dataclass(frozen=True, kw_only=True)
-class Metric(Ranged):
-    """A number that a client measures, and the range that it is clipped to."""
-
-    name: Annotated[str, text_of(128)]
-    low: Annotated[float, in_range()]
-    high: Annotated[float, in_range()]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (self.low < self.high and math.isfinite(self.high - self.low)):
-            raise ValueError(
-                f"the range of {self.name!r} is two finite numbers in order, got {self.low}, {self.high}"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrivateEvaluation(Ranged):
-    """Ask clients for metrics of the model in private reports, that are charged like a round of training.
-
-    Each client sends one randomised report of all metrics together; the server learns the means.
-    docs/guides/flower.md says how exact.
-
-    Args:
-        metrics: (low, high) of each metric, by the name it has in the clients' MetricRecord. A value outside
-            counts as the nearer end. ``"failed-rounds": (0, 1)`` is the share of a client's rounds of this
-            run in which its app failed.
-        local_epsilon: ε0 of one client's report, in nats.
-        noise_multiplier: in place of ``local_epsilon`` beside a sum; of the sum of the metrics, as in
-            :meth:`~shuffle_plugins.protocols.VectorSum.with_noise`.
-        every: evaluate after every so many rounds.
-
-    Example:
-        >>> PrivateEvaluation(metrics={"accuracy": (0, 1), "loss": (0, 10)}, local_epsilon=1.0).every
-        1
-    """
-
-    metrics: Mapping[str, tuple[float, float]]
-    local_epsilon: float | None = None
-    noise_multiplier: Positive | None = None
-    every: Count = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.metrics, Mapping) or not 1 <= len(self.metrics) <= MOST_METRICS:
-            raise ValueError(f"metrics are 1 to {MOST_METRICS} names with their ranges, got {self.metrics!r}")
-        if (self.local_epsilon is None) == (self.noise_multiplier is None):
-            raise ValueError("give local_epsilon, or beside a sum noise_multiplier")
-        if self.noise_multiplier is None:
-            self.spec(cohort=2).build(dim=len(self.ranges))
-
-    @property
-    def ranges(self) -> tuple[Metric, ...]:
-        """The metrics in the order in which they lie in a report."""
-        return tuple(Metric(name=name, low=ends[0], high=ends[1]) for name, ends in self.metrics.items())
-
-    def spec(self, *, cohort: int, honest_fraction: float = 1.0) -> Spec:
-        """The mechanism that makes a report; the noise of a sum is made by so many clients."""
-        if self.local_epsilon is not None:
-            return MechanismSpec(name="linf-block", local_epsilon=self.local_epsilon, radius=1.0)
-        assert self.noise_multiplier is not None
-        metrics = len(self.metrics)
-        return SumSpec(
-            protocol=VectorSum.with_noise(
-                dim=metrics,
-                cohort=cohort,
-                noise_multiplier=self.noise_multiplier,
-                radius=math.sqrt(metrics),  # of the ball around the cube of their ranges
-                honest_fraction=honest_fraction,
-            )
-        )
-
-
-def vector_of(metrics: Iterable[Metric], content: RecordDict, *, failed_share: float) -> Tensor:
-    """A client's metrics as a vector in the cube [-1, 1]^m, with the share of its rounds that failed."""
-    values = []
-    for metric in metrics:
-        found = failed_share if metric.name == _FAILED_ROUNDS else _number(content, metric.name)
-        clipped = min(max(found, metric.low), metric.high)
-        values.append(2 * (clipped - metric.low) / (metric.high - metric.low) - 1)
-    return torch.tensor(values, dtype=torch.float32).clamp_(-1, 1)
-
-
-def _number(content: RecordDict, name: str) -> float:
-    """The one number of that name which an app returned."""
+def numbers_in(content: RecordDict, name: str) -> list[float]:
+    """The numbers that an app returned under a name, a single one as a list of it."""
     found = [record[name] for record in content.metric_records.values() if name in record]
-    if len(found) != 1 or isinstance(found[0], list) or math.isnan(found[0]):
-        raise ValueError(f"the app returned no single number as {name!r}")
-    return float(found[0])
-
-
-def record_of(metrics: Iterable[Metric], mean: Tensor) -> MetricRecord:
-    """The mean of each metric, from the mean of the vectors."""
-    return MetricRecord(
-        {
-            metric.name: metric.low + (float(entry) + 1) / 2 * (metric.high - metric.low)
-            for metric, entry in zip(metrics, mean, strict=True)
-        }
-    )
+    if len(found) != 1:
+        raise ValueError(f"the app returned {len(found)} values as {name!r}")
+    [value] = found
+    numbers = [float(each) for each in value] if isinstance(value, list) else [float(value)]
+    if any(map(math.isnan, numbers)):
+        raise ValueError(f"the app returned NaN as {name!r}")
+    return numbers

@@ -236,6 +236,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         randomness: Randomness | None = None,
         target_epsilon: float | None = None,
         target_delta: float | None = None,
+        levels: Sequence[float] | torch.Tensor | None = None,
         **opacus_own: Unpack[OpacusArguments],
     ) -> PrivateObjects:
         """Add local randomisation, shuffling and accounting to the three training objects.
@@ -273,6 +274,10 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             randomness: coins of sampler and randomizer. ``SeededRandomness`` makes a run repeatable and voids
                 its privacy.
             target_epsilon: optional budget; the step that would exceed it raises ``PrivacyBudgetExceeded``.
+            levels: ε0 of each record, in the order of the data set, in place of ``local_epsilon``; with a
+                local randomizer and ``"poisson"``. They are taken to be public, and must not follow from the
+                data; the model must take the records of a batch in the loader's order. ε is of those who lose
+                most; :meth:`get_epsilon_interval` has that of each level.
 
         Raises:
             ShufflePrivacyError: if the configuration is one whose ε would be wrong.
@@ -340,6 +345,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             loss_reduction=given.loss_reduction,
             on_nonfinite=given.on_nonfinite,
             randomness=coins,
+            levels=getattr(given, "levels", None),
             **privacy,
         )
         accountant.core_type(method=accountant.method).step(private_optimizer.round)  # or it is refused now
@@ -429,9 +435,15 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 )
         return population_and_cohort(given.data_loader)
 
-    def get_epsilon_interval(self, delta: float) -> EpsilonInterval:
-        """Certified upper bound on ε at δ in (0, 1), and ε of a real randomizer below it."""
-        return self._require_accountant().get_epsilon_interval(delta)
+    def get_epsilon_interval(self, delta: float, *, level: float | None = None) -> EpsilonInterval:
+        """Certified upper bound on ε at δ in (0, 1), and ε of a real randomizer below it.
+
+        ``level`` is for the records of that ε0, if ``levels`` were given; else it is of those who lose most.
+        """
+        accountant = self._require_accountant()
+        if level is None:
+            return accountant.get_epsilon_interval(delta)
+        return accountant.core.of_group(level).epsilon(checked(checks.delta, delta))
 
     def statement(
         self,

@@ -77,6 +77,7 @@ class Delivery:
     parts: int = 1
     iteration: int = field(default_factory=_iterations.__next__)  # over the sampler: an epoch is paid once
     checksum: int = 0  # of the numbers of the records drawn, which processes compare
+    records: NDArray[np.int64] | None = field(default=None, compare=False)  # their numbers, in this process
 
     @property
     def last(self) -> bool:
@@ -204,7 +205,7 @@ class CohortSampler(BatchSampler):
             for part, indices in enumerate(np.array_split(batch, parts)):
                 self.check_current(drawn)
                 if announced:
-                    drawn.append(replace(whole, part=part, rows=len(indices)))
+                    drawn.append(replace(whole, part=part, rows=len(indices), records=indices))
                 yield indices.tolist()
 
     def check_current(self, drawn: deque[Delivery]) -> None:

@@ -8,7 +8,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 from weakref import WeakSet
 
 import torch
@@ -36,10 +36,11 @@ from opacus_shuffle.sums import (
     AdaptiveClipping,
     ClippedBall,
     Randomizer,
+    RecordLevels,
     SumSetting,
     positive,
 )
-from shuffle_plugins.accounting import Round, Sampling
+from shuffle_plugins.accounting import LabelledRound, Round, Sampling, ShuffleRound
 from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.randomness import Randomness, secure
@@ -116,6 +117,7 @@ class ShuffleMixin:
         loss_reduction: str = "mean",
         on_nonfinite: str = "zero",
         randomness: Randomness | None = None,
+        levels: object = None,
     ) -> None:
         """Wrap the optimizer that takes the randomised average; the rest is as of ``make_private``.
 
@@ -157,6 +159,14 @@ class ShuffleMixin:
         self._accountant: object = None  # of the engine that made this optimizer, if one did
         sizes = [p.numel() for p in self._own]
         chosen = SumSetting.of(randomizer, clipping, max_grad_norm, sizes=sizes, cohort=cohort)
+        self._levels: RecordLevels | None = None
+        if levels is not None:
+            if local_epsilon is not None:
+                raise ShufflePrivacyError("levels say the local_epsilon of every record: leave it out")
+            self._levels = RecordLevels.of(
+                levels, population=population, sampling=sampling, clipping=clipping
+            )
+            local_epsilon = max(self._levels.counts)
         self._build(chosen.with_privacy(local_epsilon=local_epsilon, noise_multiplier=noise_multiplier))
         super().__init__(
             optimizer,
@@ -183,12 +193,19 @@ class ShuffleMixin:
                 "the randomizer cannot change inside a round: its reports must all come from one randomizer. "
                 "Change it after step() has released the round"
             )
-        self._sum = chosen.build(
-            dim=self.num_parameters,
-            population=self.population,
-            cohort=self.cohort,
-            sampling=self._sampling,
-        )
+        draw: dict[str, Any] = {
+            "dim": self.num_parameters,
+            "population": self.population,
+            "cohort": self.cohort,
+            "sampling": self._sampling,
+        }
+        if self._levels is None:
+            self._sum = chosen.build(**draw)
+        else:
+            if chosen.privacy != max(self._levels.counts):
+                raise ShufflePrivacyError("local_epsilon is each record's own, by levels: it cannot be set")
+            self._sums = self._levels.sums(chosen, **draw)
+            self._sum = next(iter(self._sums.values()))  # of the least ε0, the noisiest
         self._setting = chosen
 
     @property
@@ -294,6 +311,8 @@ class ShuffleMixin:
     @property
     def round(self) -> Round:
         """What the next step reveals, as accounted for (replace-one, against an observer of the model)."""
+        if self._levels is not None:
+            return LabelledRound.of([cast(ShuffleRound, each.round) for each in self._sums.values()])
         return self._sum.round
 
     # ---- hooks ------------------------------------------------------------------------------------------
@@ -423,7 +442,13 @@ class ShuffleMixin:
                 "or leave on_nonfinite out: such a gradient then counts as zero. To skip the batch instead "
                 "would tell that it holds such a record"
             )
-        share = self._sum.share(rows, randomness=self._randomness)
+        records = under_way.batch.records
+        if self._levels is None:
+            share = self._sum.share(rows, randomness=self._randomness)
+        elif records is None:
+            raise ShufflePrivacyError("levels need the numbers of a batch's records: use a CohortLoader")
+        else:
+            share = self._levels.share(self._sums, rows, records=records, randomness=self._randomness)
         under_way.total = share if under_way.total is None else under_way.total + share
         under_way.received += rows.num_rows
         under_way.taken += 1
@@ -672,7 +697,7 @@ class ShuffleMixin:
         for p in self._own:
             kept = getattr(p, "grad_sample", None)
             for gradients in [kept] if isinstance(kept, Tensor) else kept or []:
-                gradients._of_an_earlier_batch = True  # type: ignore[attr-defined]
+                gradients._of_an_earlier_batch = True  # type: ignore[union-attr]
 
     def _count_received(self, under_way: RoundUnderWay) -> int:
         return under_way.received

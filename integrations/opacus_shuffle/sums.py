@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from opacus_shuffle.accountants import ShufflePrivacyError, checked
@@ -92,7 +94,7 @@ class AdaptiveClipping(Ranged):
         """A radius brought within the bounds."""
         return min(max(radius, self.min_clipbound or 0.0), self.max_clipbound or math.inf)
 
-    def bit_epsilon(self, local_epsilon: float, *, cohort: int) -> float:
+    def bit_epsilon(self, local_epsilon: float, *, cohort: float) -> float:
         """The part of a report's ε0 that is spent on the bit."""
 
         # The number of k bits, true with odds e^ε, has variance (s² - 1)·k/4, s = (e^ε + 1)/(e^ε - 1).
@@ -110,7 +112,7 @@ class AdaptiveClipping(Ranged):
             )
         return found
 
-    def height(self, radius: float, *, noise_multiplier: float, cohort: int) -> float:
+    def height(self, radius: float, *, noise_multiplier: float, cohort: float) -> float:
         """The h of a longer vector's last number ±h, for which its sum has the chosen noise.
 
         With noise of z·√(C² + h²) per coordinate and bits of ±h, that is z·√(C² + h²)/(2h) in the number of
@@ -243,6 +245,82 @@ class RoundSum:
         return released if self.radius is None else torch.cat([released[:-1], released[-1:] / self.height])
 
 
+# ---- records that have an ε0 each ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RecordLevels:
+    """The ε0 of every record, by its number in the data set."""
+
+    column: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, levels: object, *, population: int, sampling: Sampling, clipping: object) -> RecordLevels:
+        """From what the user passed; refused where such rounds are not accounted."""
+        column = np.asarray(torch.as_tensor(levels), dtype=np.float64)
+        if column.shape != (population,):
+            raise ShufflePrivacyError(
+                f"levels must have one number for each of the {population} records, in their order; got the "
+                f"shape {column.shape}"
+            )
+        for level in np.unique(column).tolist():
+            checked(checks.local_epsilon, level, name="levels")
+        if sampling is not Sampling.POISSON:
+            raise ShufflePrivacyError(
+                "a record is hidden by those of its own level, of whom a batch of fixed size has no fixed "
+                "number: pass sampling='poisson' with levels"
+            )
+        if isinstance(clipping_of(clipping), AdaptiveClipping):
+            raise ShufflePrivacyError(
+                "clipping='adaptive' is accounted for one local_epsilon: not for levels"
+            )
+        return cls(column=column)
+
+    @property
+    def counts(self) -> dict[float, int]:
+        """The number of records of each level, the lowest first."""
+        found, counts = np.unique(self.column, return_counts=True)
+        return dict(zip(found.tolist(), counts.tolist(), strict=True))
+
+    def sums(
+        self, chosen: SumSetting, *, dim: int, population: int, cohort: int, sampling: Sampling
+    ) -> dict[float, RoundSum]:
+        """A sum for the records of each level."""
+        found = {}
+        for level, count in self.counts.items():
+            each = replace(chosen, privacy=level)
+            found[level] = each.build(
+                dim=dim, population=count, cohort=count * cohort / population, sampling=sampling
+            )
+            if not isinstance(found[level].mechanism, LocalRandomizer):
+                raise ShufflePrivacyError(
+                    f"{chosen.described} adds reports up before they are private: levels are for local "
+                    "randomizers, such as 'privunit-g'"
+                )
+        return found
+
+    def share(
+        self,
+        sums: dict[float, RoundSum],
+        rows: Rows,
+        *,
+        records: NDArray[np.int64],
+        randomness: Randomness,
+    ) -> Tensor:
+        """The sum of the rows' reports, each at the level of its record."""
+        own = self.column[records]
+        total: Tensor | None = None
+        for level, of_level in sums.items():
+            places = torch.from_numpy(np.flatnonzero(own == level))
+            if len(places) or total is None:  # the first, so that an empty batch has a sum too
+                part = of_level.share(
+                    Rows([block[places.to(block.device)] for block in rows.blocks]), randomness=randomness
+                )
+                total = part if total is None else total + part
+        assert total is not None
+        return total
+
+
 # ---- what randomises ------------------------------------------------------------------------------------
 
 
@@ -363,7 +441,7 @@ class SumSetting:
         """Whether privacy is set by a ``noise_multiplier``, and not by a ``local_epsilon``."""
         return self.privacy_parameter == "noise_multiplier"
 
-    def mechanism(self, privacy: float = 1.0, *, dim: int, cohort: int, radius: float = 1.0) -> PrivateSum:
+    def mechanism(self, privacy: float = 1.0, *, dim: int, cohort: float, radius: float = 1.0) -> PrivateSum:
         """Build what randomises, and check what comes out."""
         asked: dict[str, float] = {"dim": dim, "radius": radius}
         asked |= {"cohort": cohort} if self.takes_noise_multiplier else {"local_epsilon": privacy}
@@ -390,7 +468,7 @@ class SumSetting:
             raise ShufflePrivacyError(f"asked for {asked}, the randomizer has {wrong}")
         return built
 
-    def build(self, *, dim: int, population: int, cohort: int, sampling: Sampling) -> RoundSum:
+    def build(self, *, dim: int, population: int, cohort: float, sampling: Sampling) -> RoundSum:
         """Build the sum of one round, or refuse batches for which no accounting is known."""
         privacy = positive(self.privacy_parameter, self.privacy)
         radius, adaptive = positive("max_grad_norm", self.ball.radius), self.ball.adaptive
@@ -426,7 +504,7 @@ class SumSetting:
             ),
         )
 
-    def _round(self, mechanism: PrivateSum, *, population: int, cohort: int, sampling: Sampling) -> Round:
+    def _round(self, mechanism: PrivateSum, *, population: int, cohort: float, sampling: Sampling) -> Round:
         """What a round of the mechanism costs."""
         if mechanism.cohort is not None and sampling is Sampling.POISSON:
             raise ShufflePrivacyError(

@@ -21,6 +21,7 @@ from shuffle_plugins.accounting.losses import (
     PrivacyLossDistribution,
     Resolution,
 )
+from shuffle_plugins.accounting.rounds.groups import LabelledRound
 from shuffle_plugins.accounting.rounds.round import (
     Round,
     check_recordable,
@@ -108,6 +109,14 @@ class ShuffleAccountant:
             self._epsilons, self._answers = {}, {}
         if self._allowance is not None and self._allowance[0][:2] != (len(rounds) - 1, rounds[-1]):
             self._allowance = None
+
+    def of_group(self, local_epsilon: float) -> Self:
+        """The same history for the members of the group of this ε0, of every ``LabelledRound`` in it."""
+        found = type(self)(method=self.method)
+        for recorded, num_steps in self.history:
+            own = recorded.member(local_epsilon) if isinstance(recorded, LabelledRound) else recorded
+            found.step(own, num_steps=num_steps)
+        return found
 
     def _check_joins(self, shuffle_round: Round) -> None:
         if not isinstance(shuffle_round, Round):

@@ -369,11 +369,11 @@ def joined(right: PositiveLosses, left: PositiveLosses, *, total: float) -> tupl
         return math.fsum(p) + math.fsum(q) + right.beyond - total
 
     # The excess falls linearly between the amounts that leave nothing of one outcome more.
-    amounts = np.append(0.0, np.sort(np.concatenate([_held(right), _held(left)])))
-    last = bisect_left(range(len(amounts)), True, key=lambda i: excess(amounts[i]) <= 0)
+    amounts = [0.0, *np.sort(np.concatenate([_held(right), _held(left)])).tolist()]
+    last = bisect_left(amounts, True, key=lambda amount: excess(amount) <= 0)
     amount = 0.0
     if 0 < last < len(amounts):
-        low, high = float(amounts[last - 1]), float(amounts[last])
+        low, high = amounts[last - 1], amounts[last]
         above, below = excess(low), excess(high)
         amount = low + (high - low) * above / (above - below)
     rest = np.array([max(-excess(amount), 0.0)])

@@ -28,6 +28,7 @@ from shuffle_plugins.core.confidence import epsilon_lower_bound
 from shuffle_plugins.protocols import SplitSum
 from shuffle_plugins.protocols.coins import CoinSum
 from shuffle_plugins.protocols.lattices import FixedPoint, Interval
+from shuffle_plugins.protocols.windows import WindowedSum, Windows
 from shuffle_plugins.randomness import Randomness, secure
 
 Side = Literal["at least", "below"]
@@ -304,6 +305,9 @@ def audit_sum(
 ) -> AuditResult:
     """Attack one sum of all clients, and return the lower bound on ε that the attack proves.
 
+    Of a :class:`~shuffle_plugins.protocols.WindowedSum` all windows that a participation enters are attacked,
+    each weighted with its coefficient.
+
     Client 1 holds one of two ``records``, each (size,), by default the ends of the interval or of a diameter;
     everybody else holds the second. What all of them send is added up as the shuffled messages would be; the
     score is the total along the difference of the two records, which orders outcomes as their likelihood
@@ -360,6 +364,9 @@ def _scores(
     found = []
     for start in range(0, trials, step):
         count = min(step, trials - start)
+        if isinstance(protocol, WindowedSum):
+            found.append(_windows(protocol, cohort, others, count, randomness) @ line)
+            continue
         reports = protocol.randomize(cohort.repeat(count, 1), randomness=randomness)
         sent = reports.fields[0].values.long()
         sent = sent.reshape(count, protocol.cohort, -1)
@@ -369,3 +376,17 @@ def _scores(
         found.append(torch.stack(sums) @ line)
     scores: NDArray[np.float64] = torch.cat(found).numpy()
     return scores
+
+
+def _windows(
+    protocol: WindowedSum, first: Tensor, others: Tensor, count: int, randomness: Randomness
+) -> Tensor:
+    """Σ_j c_j·Y_j of so many series, whose first rounds are of ``first``, (count, dim)."""
+    windows, later = Windows(protocol), others.repeat(len(first), 1)
+    seen = torch.zeros(count, protocol.dim, dtype=torch.int64)
+    for place, weight in enumerate(protocol.coefficients):
+        rows = later if place else first
+        reports = protocol.randomize(rows.repeat(count, 1), randomness=randomness)
+        sent = [part.values.reshape(count, len(rows), -1).long().sum(dim=1) for part in reports.fields]
+        seen += weight * windows.open(torch.cat(sent, dim=1))
+    return seen.double()

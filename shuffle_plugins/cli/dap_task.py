@@ -7,6 +7,11 @@ from typing import Annotated, Any
 from shuffle_plugins.cli import commands, output
 from shuffle_plugins.cli.commands import choice_option, number_option, option, whole_option
 
+_PROTOCOLS = (
+    *("counted-unary", "laplace-histogram", "laplace-vector-sum"),
+    *("histogram-sum", "unary-l1-sum", "vector-sum"),
+)
+
 
 def dap_task_command(
     *,
@@ -19,7 +24,7 @@ def dap_task_command(
         choice_option(
             "--protocol NAME",
             "Which sum",
-            dict.fromkeys(("counted-unary", "histogram-sum", "unary-l1-sum", "vector-sum"), ""),
+            dict.fromkeys(_PROTOCOLS, ""),
         ),
     ] = "counted-unary",
     encoding: Annotated[
@@ -59,6 +64,10 @@ def dap_task_command(
         built = protocols.CountedUnary.calibrated(length=length, held=held, encoding=encoding, **common)
     elif protocol == "unary-l1-sum":
         built = protocols.UnaryL1Sum.calibrated(dim=length, encoding=encoding, **common)
+    elif protocol == "laplace-histogram":
+        built = protocols.LaplaceHistogram.calibrated(categories=length, **common)
+    elif protocol == "laplace-vector-sum":
+        built = protocols.LaplaceVectorSum.calibrated(dim=length, **common)
     elif protocol == "histogram-sum":
         built = protocols.HistogramSum.calibrated(categories=length, **common)
     else:

@@ -94,12 +94,14 @@ def _frequencies(
             "--protocol NAME",
             "What clients send",
             {
-                "one-message": "one shuffled report of few bits",
+                "decoy-histogram": "its category, and few decoys; shuffled",
+                "laplace-histogram": "counts with a share of Laplace noise; only sums are seen; least error",
+                "one-message": "one shuffled report of few bits, private by itself",
                 "counted-unary": "a bit for each category, flipped at random; only sums are seen",
-                "histogram-sum": "coins of all clients, only sums are seen; least error where many hold one",
+                "histogram-sum": "counts with coins; only sums are seen",
             },
         ),
-    ] = "one-message",
+    ] = "laplace-histogram",
     confidence: Annotated[float, number_option("--confidence C", "Of all intervals together.")] = 0.95,
     as_json: commands.JsonOption = False,
 ) -> None:
@@ -108,6 +110,8 @@ def _frequencies(
     from shuffle_plugins import protocols
 
     kinds: dict[str, tuple[Any, str]] = {
+        "decoy-histogram": (protocols.DecoyHistogram, "categories"),
+        "laplace-histogram": (protocols.LaplaceHistogram, "categories"),
         "one-message": (protocols.FrequencyEstimation, "categories"),
         "counted-unary": (protocols.CountedUnary, "length"),
         "histogram-sum": (protocols.HistogramSum, "categories"),
@@ -134,6 +138,7 @@ def _frequencies(
         for i, name in enumerate(names)
     ]
     alone = math.isfinite(local_epsilon)
+    named = protocol if protocol == mechanism else f"{protocol} ({mechanism})"
     found = {
         "protocol": protocol,
         "mechanism": mechanism,
@@ -150,7 +155,7 @@ def _frequencies(
         return
     output.show(
         f"[bold]ε ∈ \\[{down(spent.lower)}, {up(spent.upper)}][/] at δ = {delta:g}, "
-        f"{spent.neighbouring_relation}, for {len(held):,} clients by {protocol} ({mechanism}); "
+        f"{spent.neighbouring_relation}, for {len(held):,} clients by {named}; "
         f"of a report before it is mixed: {f'ε0 = {up(local_epsilon)}' if alone else 'no guarantee'}"
     )
     _show_rows(

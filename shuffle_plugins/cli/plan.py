@@ -31,7 +31,8 @@ def plan_command(
     mechanism: Annotated[
         str,
         option(
-            "--mechanism NAME", "Of reports, best of all unless given; or vector-sum or poisson-binomial."
+            "--mechanism NAME",
+            "Of reports, best of all unless given; or vector-sum, poisson-binomial, windowed-sum.",
         ),
     ] = _BEST,
     rounds: Annotated[
@@ -209,7 +210,7 @@ def _sums_table(plan: SumPlan) -> Table:
             "answer": f"{row.answering:,}",
             "T": f"{row.num_steps:,}",
             "charged": f"{row.charged_steps:,}",
-            "noise": up(row.noise_multiplier),
+            "noise": up(row.model_noise),
             **_interval(row.epsilon),
             "error": up(row.average_mse, digits=3),
             "bits per client" if width() >= WIDE else "bits": up(row.bits_per_client, digits=3),
@@ -242,10 +243,12 @@ _LEGEND = {
     "trusted curator": "a server that all trust adds the noise to the true average",
 }
 _SUMS_LEGEND = {
-    "who draws": "those whose data are in a round: the server, the clients in secret by coins, or nobody",
+    "who draws": "those whose data are in a round: the server (in turn: each client once in n // k rounds, "
+    "in windows of sums), the clients in secret by coins, or nobody",
     "k, answer": "clients whose data are in a round, and clients who send something",
     "T, charged": "rounds, and the rounds that ε counts",
-    "noise": "deviation of the noise of a round's sum, over the radius of the clients' ball",
+    "noise": "deviation of the noise of a round's sum, over the radius of the clients' ball; of windows, of "
+    "independent sums that leave as much in a model",
     "ε from, ε up to": "certified interval of the ε of the charged rounds",
     **_COMMON_LEGEND,
 }

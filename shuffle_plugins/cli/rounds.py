@@ -18,10 +18,27 @@ from shuffle_plugins.cli.commands import choice_option, number_option, option
 _PLOT_POINTS = 13  # numbers of rounds of a curve: enough for a smooth line, few enough for seconds
 
 
-@commands.asks()
+def _read_group(text: str) -> tuple[float, int]:
+    """ε0 and a number of clients, such as 1.5:2000."""
+    level, colon, count = text.partition(":")
+    if not colon:
+        raise typer.BadParameter(f"--group {text} is not an ε0 and a number of clients, such as 1.5:2000")
+    return commands.read_number(level), commands.read_whole(count)
+
+
+@commands.asks(optional=("population", "local_epsilon"))
 def epsilon_command(
     *,
     asked: commands.Question,
+    context: typer.Context,
+    group: Annotated[
+        list[str] | None,
+        option(
+            "--group EPS0:COUNT",
+            "So many clients of this ε0, in place of --population and --local-epsilon; once for each group. "
+            "The answer is one ε for the members of each.",
+        ),
+    ] = None,
     everything: Annotated[
         bool, option("--all", "Compute every published bound, not two of them; seconds.")
     ] = False,
@@ -29,6 +46,14 @@ def epsilon_command(
     plot: commands.PlotOption = None,
 ) -> None:
     """The ε of T rounds at δ: certified, and by other bounds."""
+    if group:
+        unused = ("population", "local_epsilon", "records_per_client", "method", "everything", "plot")
+        commands.refuse_given(context, unused, "--group says who takes part")
+        _show_groups(asked, [_read_group(each) for each in group], as_json=as_json)
+        return
+    for name in ("population", "local_epsilon"):
+        if getattr(asked, name) is None:
+            raise typer.BadParameter(f"give --{name.replace('_', '-')}, or a --group for each ε0")
     output.check_picture(plot)
     published = accounting.ALL_PUBLISHED if everything else accounting.FEW_PUBLISHED
     found = asked.compare()
@@ -58,6 +83,91 @@ def epsilon_command(
             progress(len(others), len(points))
         plot_comparisons(comparisons=others, path=plot)
         output.picture_written(plot, as_json=as_json)
+
+
+def _show_groups(asked: commands.Question, groups: Sequence[tuple[float, int]], *, as_json: bool) -> None:
+    """ε for the members of each group: hidden by their own group alone, and by all in one encoding."""
+    population = sum(count for _, count in groups)
+    cohort = commands.taking_part(population, asked.cohort, sampling=asked.sampling)
+    output.progress("composing")
+    names = {"labelled": "reports show their group", "one_encoding": "one encoding"}
+    answers: list[dict[str, Any]] = []
+    for level, count in groups:
+        share = _share(cohort, count, population, asked)
+        own = replace(asked, population=count, local_epsilon=level, cohort=share).round()
+        found = {"labelled": output.certified(own, delta=asked.delta, rounds=asked.rounds)}
+        if (among := _one_encoding(asked, groups, level=level, cohort=cohort)) is not None:
+            found["one_encoding"] = output.certified(among, delta=asked.delta, rounds=asked.rounds)
+        answers.append({"local_epsilon": level, "population": count, "cohort": share, **found})
+    kinds = [kind for kind in names if kind in answers[0]]
+    values = {
+        "groups": [each | {kind: output.interval_json(each[kind]) for kind in kinds} for each in answers],
+        "mechanism": asked.mechanism,
+        "sampling": asked.sampling,
+        "adversary": asked.adversary,
+        "rounds": asked.rounds,
+        "delta": asked.delta,
+        "neighbouring_relation": accounting.NEIGHBOURING_RELATION,
+    }
+    if output.answered(as_json, values, warnings=output.delta_warnings(asked.delta, population=population)):
+        return
+    rows = [
+        {
+            "ε0": f"{each['local_epsilon']:g}",
+            "clients": f"{each['population']:,}",
+            **{names[kind]: output.interval(each[kind]) for kind in kinds},
+        }
+        for each in answers
+    ]
+    output.show(output.table(rows, text={names[kind]: "" for kind in kinds}))
+    output.remark(
+        f"{asked.mechanism} · T = {asked.rounds:,} · δ = {asked.delta:g} · {values['neighbouring_relation']} "
+        f"neighbours · adversary: {asked.adversary}"
+    )
+    if asked.mechanism not in accounting.ONE_ENCODING:
+        output.remark(
+            f"Reports of {asked.mechanism} may show their ε0, so that only a member's own group hides it. "
+            f"Those of {', '.join(sorted(accounting.ONE_ENCODING))} do not."
+        )
+
+
+def _one_encoding(
+    asked: commands.Question, groups: Sequence[tuple[float, int]], *, level: float, cohort: float
+) -> accounting.GroupsRound | None:
+    """The round for members of one group among all, if reports may be alike and it is accounted."""
+    factory = asked.blanket_factory()
+    if factory is None or asked.mechanism not in accounting.ONE_ENCODING:
+        return None
+    population = sum(count for _, count in groups)
+    sampling = accounting.Sampling(asked.sampling)
+    known = asked.adversary == "server" and sampling is accounting.Sampling.WITHOUT_REPLACEMENT
+    if known or sampling is accounting.Sampling.SINGLE_PASS:  # all of those who report do
+        groups = [(each, int(_share(cohort, count, population, asked))) for each, count in groups]
+        population, sampling = int(cohort), accounting.Sampling.FULL
+    elif asked.adversary == "server" and sampling is not accounting.Sampling.FULL:
+        return None
+    return accounting.GroupsRound(
+        local_epsilon=level,
+        groups=tuple(groups),
+        population=population,
+        cohort=cohort,
+        sampling=sampling,
+        adversary=accounting.Adversary(asked.adversary),
+        mechanism=asked.mechanism,
+        blanket=factory(level),
+        channel_fixed=True,
+    )
+
+
+def _share(cohort: float, count: int, population: int, asked: commands.Question) -> float:
+    """The cohort of a group, in proportion to its clients."""
+    share = cohort * count / population
+    if asked.sampling not in ("poisson", "check-in") and not share.is_integer():
+        raise typer.BadParameter(
+            f"of {cohort:,.12g} clients {share:,.6g} would be of a group of {count:,}: give a --cohort that "
+            "the groups share evenly, or --sampling poisson"
+        )
+    return share
 
 
 def _of_a_client(asked: commands.Question) -> float | None:

@@ -186,8 +186,8 @@ def adapted_norm(norm: float, *, share: float, quantile: float, learning_rate: f
     return norm * math.exp(min(max(move, -700.0), 700.0))  # e^±700 are floats still
 
 
-def checked_categories(x: object, *, categories: int) -> Tensor:
-    """Return each client's category, of a tensor of integers (clients,) counted from 0, as int64."""
+def checked_categories(x: object, *, categories: int, least: int = 0) -> Tensor:
+    """Return each client's category, of a tensor of integers (clients,) from ``least`` on, as int64."""
     if not isinstance(x, Tensor):
         raise TypeError(f"categories come as a torch tensor, got {type(x).__name__}: convert it first")
     if x.dim() != 1 or x.dtype not in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
@@ -195,6 +195,6 @@ def checked_categories(x: object, *, categories: int) -> Tensor:
             f"categories are a vector of integers, (clients,), got {x.dtype} of shape {tuple(x.shape)}"
         )
     x = x.to(torch.int64)
-    if x.numel() and not (int(x.min()) >= 0 and int(x.max()) < categories):
-        raise ValueError(f"a category lies outside [0, {categories}); nothing was released")
+    if x.numel() and not (int(x.min()) >= least and int(x.max()) < categories):
+        raise ValueError(f"a category lies outside [{least}, {categories}); nothing was released")
     return x

@@ -107,6 +107,7 @@ class BudgetFile(Database):
             kind INTEGER NOT NULL REFERENCES kinds (id),
             participant TEXT NOT NULL,
             rounds INTEGER NOT NULL,
+            before INTEGER NOT NULL,
             PRIMARY KEY (model, run, kind, participant)
         ) STRICT, WITHOUT ROWID""",
         """CREATE TABLE checkpoints (
@@ -148,10 +149,11 @@ class BudgetLedger(BudgetFile):
         with self.reading() as connection:
             self._last = _last_round(connection, model)
 
-    def claim(self, *, app: str, layout: str) -> None:
+    def claim(self, *, app: str, layout: str | None) -> None:
         """Bind the model's budget, at the first run, to the app that trains it and to the model's arrays.
 
-        ``app`` is empty for a script in a simulation, and ``layout`` differs between models of other arrays.
+        ``app`` is empty for a script in a simulation, and ``layout`` differs between models of other arrays;
+        it is None for queries, which have no arrays.
         """
         app = app if self._app is None else self._app
         with self.writing() as connection:
@@ -159,7 +161,10 @@ class BudgetLedger(BudgetFile):
                 "SELECT app, layout FROM identities WHERE model = ?", (self.model,)
             ).fetchone()
             if found is None:
-                connection.execute("INSERT INTO identities VALUES (?, ?, ?)", (self.model, app, layout))
+                connection.execute("INSERT INTO identities VALUES (?, ?, ?)", (self.model, app, layout or ""))
+                return
+            if layout is not None and found == (app, ""):  # only queries were asked so far
+                connection.execute("UPDATE identities SET layout = ? WHERE model = ?", (layout, self.model))
                 return
         if found[0] != app:
             raise LedgerError(
@@ -168,7 +173,7 @@ class BudgetLedger(BudgetFile):
                 f"BudgetLedger(app={found[0]!r}); otherwise give this model a name of its own (model=…), or "
                 "another ledger"
             )
-        if found[1] != layout:
+        if layout is not None and found[1] != layout:
             raise LedgerError(
                 f"{self.path} holds the budget of {self.model!r}, a model with other arrays than this one: "
                 "other names, shapes or types. Give this model a name of its own (model=…), or another ledger"
@@ -207,7 +212,13 @@ class BudgetLedger(BudgetFile):
         self._last = entered
 
     def receive(
-        self, token: bytes, *, actual: FederatedRound, participants: Iterable[str] | None, era: str = ""
+        self,
+        token: bytes,
+        *,
+        actual: FederatedRound,
+        participants: Iterable[str] | None,
+        era: str = "",
+        before: Mapping[str, int] | None = None,
     ) -> None:
         """Enter what an open round cost, before anything computed from its reports is released.
 
@@ -215,8 +226,10 @@ class BudgetLedger(BudgetFile):
             participants: names of the clients that answered; None for everybody.
             era: of the names within the run. A participant of one era may be any of another's, as nodes that
                 are restarted get new ids.
+            before: of those that joined within the era, in how many rounds of this kind each may have been
+                under another name (:meth:`FederatedAccountant.assumed`).
         """
-        self._settle(token, RoundState.RECEIVED, actual, participants, era)
+        self._settle(token, RoundState.RECEIVED, actual, participants, era, before)
 
     def refuse(
         self,
@@ -225,13 +238,14 @@ class BudgetLedger(BudgetFile):
         actual: FederatedRound | None,
         participants: Iterable[str] | None,
         era: str = "",
+        before: Mapping[str, int] | None = None,
     ) -> None:
         """Enter that nothing of an open round is released; arguments as of :meth:`receive`.
 
         ``actual`` is the round as the server saw it, which costs the same against the server as if it had
         been released; None if the server learnt nothing from any report.
         """
-        self._settle(token, RoundState.REFUSED, actual, participants, era)
+        self._settle(token, RoundState.REFUSED, actual, participants, era, before)
 
     def complete(self, token: bytes, *, checkpoint: bytes | None) -> None:
         """Enter that a received round was released, and save what to go on from: both or neither.
@@ -255,6 +269,7 @@ class BudgetLedger(BudgetFile):
         actual: FederatedRound | None,
         participants: Iterable[str] | None,
         era: str,
+        before: Mapping[str, int] | None,
     ) -> None:
         names = None if participants is None else distinct_participants(participants)
         if actual is not None and names is not None and len(names) < actual.reports:
@@ -274,9 +289,12 @@ class BudgetLedger(BudgetFile):
                 kind = _kind_id(connection, actual.kind)
                 named_in = f"{run}{_ERA}{era}" if era else run
                 connection.executemany(
-                    "INSERT INTO participation (model, run, kind, participant, rounds) "
-                    "VALUES (?, ?, ?, ?, 1) ON CONFLICT DO UPDATE SET rounds = rounds + 1",
-                    [(self.model, named_in, kind, name) for name in sorted(names)],
+                    "INSERT INTO participation (model, run, kind, participant, rounds, before) "
+                    "VALUES (?, ?, ?, ?, 1, ?) ON CONFLICT DO UPDATE SET rounds = rounds + 1",
+                    [
+                        (self.model, named_in, kind, name, (before or {}).get(name, 0))
+                        for name in sorted(names)
+                    ],
                 )
 
     def _expect(self, connection: Connection, token: bytes, state: RoundState) -> tuple[int, str, int]:
@@ -349,16 +367,16 @@ def read_accountant(
         if each.charged is not None and run in (None, each.run)
     ]
     rows = connection.execute(
-        "SELECT run, kinds.kind, participant, rounds "
+        "SELECT run, kinds.kind, participant, rounds, before "
         "FROM participation JOIN kinds ON kinds.id = participation.kind "
         "WHERE model = :model AND (:run IS NULL OR run = :run OR substr(run, 1, length(:era)) = :era) "
         "ORDER BY run",
         {"model": model, "run": run, "era": None if run is None else run + _ERA},
     )
     # A node of one run, or era, may have been any node of another: names do not last longer than that.
-    eras: dict[str, dict[RoundKind, dict[str, int]]] = {}
-    for named_in, kind, participant, rounds in rows:
-        eras.setdefault(named_in, {}).setdefault(_read_kind(kind), {})[participant] = rounds
+    eras: dict[str, dict[RoundKind, dict[str, tuple[int, int]]]] = {}
+    for named_in, kind, participant, *both in rows:
+        eras.setdefault(named_in, {}).setdefault(_read_kind(kind), {})[participant] = (both[0], both[1])
     try:
         return FederatedAccountant.from_records(records, participation=list(eras.values()), method=method)
     except (KeyError, ValueError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -35,6 +35,7 @@ class Refused(StrEnum):
     TOKEN_SPENT = "token-spent"
     NOT_SUMMED = "not-summed"
     FEW_REPORTS = "few-reports"
+    SEPARATION = "separation"
     MAX_EPSILON = "max-epsilon"
 
 
@@ -44,6 +45,14 @@ class Charged(NamedTuple):
     shuffled: str | None  # the round it was promised to be in, as JSON; None if everybody may see it
     local_epsilon: float
     local_delta: float
+
+
+class InWindow(NamedTuple):
+    """Which round of a series of windows a report is for, and over how many rounds each window reaches."""
+
+    series: bytes
+    place: int  # the round's index
+    band: int
 
 
 class ReportRefused(ValueError):
@@ -71,6 +80,7 @@ class ClientLimits(Ranged):
     max_rounds: Annotated[int, whole_number(at_least=0)] | None = None  # reports in all
     max_total_local_epsilon: Annotated[float, _positive] | None = None  # Σ ε0 over all reports, in nats
     min_reports: Annotated[int, whole_number(at_least=2)] | None = None  # that one is shuffled among
+    min_separation: Annotated[int, whole_number(at_least=1)] | None = None  # of rounds in a series of windows
     max_epsilon: TargetEpsilon | None = None  # of all reports together at δ, as of :func:`epsilon_of`
     delta: Delta | None = None
 
@@ -121,6 +131,21 @@ class ClientLimits(Ranged):
             if not (epsilon := epsilon_of(after, delta=self.delta)) <= self.max_epsilon:
                 raise ReportRefused(
                     Refused.MAX_EPSILON, f"ε would be {epsilon:g}, {self.max_epsilon:g} allowed"
+                )
+
+    def check_separation(self, window: InWindow, taken: Iterable[int]) -> None:
+        """Raise ReportRefused if the client was in another round of the series less than ``min_separation``
+        ago, or so few ago that both are in one window: what a round is charged holds for one of them.
+
+        ``taken`` are the places of its rounds in the series. Of several rounds at one place at most one is
+        opened, so that its own is no reason to refuse.
+        """
+        least = max(window.band, self.min_separation or 1)
+        for place in taken:
+            if 0 < abs(window.place - place) < least:
+                raise ReportRefused(
+                    Refused.SEPARATION,
+                    f"round {window.place} of a series of windows is less than {least} from {place}",
                 )
 
 
@@ -222,7 +247,9 @@ class ClientLedger(Database):
             local_epsilon REAL NOT NULL,
             local_delta REAL NOT NULL,
             charged TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
-            shuffled TEXT
+            shuffled TEXT,
+            series BLOB,
+            place INTEGER
         ) STRICT, WITHOUT ROWID""",
     )
 
@@ -238,6 +265,7 @@ class ClientLedger(Database):
         limits: ClientLimits,
         shuffled: str | None = None,
         summed: bool = False,
+        window: InWindow | None = None,
     ) -> None:
         """Charge one report. It is on the disk when this returns; make the report only then.
 
@@ -248,6 +276,7 @@ class ClientLedger(Database):
             shuffled: the round that the report is promised to be in, by :func:`written`; None if it may be
                 seen by itself.
             summed: whether it is seen by nobody before it is added to others'.
+            window: where it stands in a series of windows of sums; None if it is in none.
         """
         epsilon = _positive("local_epsilon", local_epsilon)
         checks.number("local_delta", local_delta, at_least=0, below=1)
@@ -258,11 +287,15 @@ class ClientLedger(Database):
                 raise ReportRefused(Refused.TOKEN_SPENT)
             charged = Charged(shuffled, epsilon, float(local_delta))
             limits.check(charged=charged, history=_history(connection), summed=summed)
+            series, place = (None, None) if window is None else (window.series, window.place)
+            if window is not None:
+                taken = connection.execute("SELECT place FROM reports WHERE series = ?", (series,))
+                limits.check_separation(window, [other for (other,) in taken])
             connection.execute(
                 "INSERT INTO reports "
-                "(token, run, server_round, mechanism, local_epsilon, local_delta, shuffled) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (token, run, server_round, mechanism, epsilon, charged.local_delta, shuffled),
+                "(token, run, server_round, mechanism, local_epsilon, local_delta, shuffled, series, place) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (token, run, server_round, mechanism, epsilon, charged.local_delta, shuffled, series, place),
             )
 
     def spent(self) -> ClientSpending:

@@ -1,5 +1,5 @@
 from . import bit_planes as bit_planes
-from . import noise_law as noise_law
+from . import noise as noise
 from . import oracles as oracles
 from . import privunit as privunit
 from . import registry as registry

@@ -6,8 +6,9 @@ The plain law of :mod:`~shuffle_plugins.mechanisms.privunit` is N(0, I) here, an
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 from typing import ClassVar
 
 import numpy as np
@@ -25,8 +26,6 @@ from shuffle_plugins.mechanisms.privunit import (
     OVERLAP_ERROR,
     DirectionRandomizer,
     StepDensity,
-    caps_blanket,
-    half_spaces_at_angle,
     most_information,
     plain_share,
 )
@@ -71,6 +70,10 @@ class HalfSpaceReports(DirectionRandomizer):
     A report's V is rounded to multiples of 2^-24 before it becomes float32: what floats next to zero have of
     finer digits would depend on the client's direction.
     """
+
+    @override
+    def blanket(self) -> Blanket:
+        return half_space_blanket(type(self)._law, local_epsilon=self.local_epsilon, dim=self.dim)
 
     @property
     @override
@@ -162,23 +165,6 @@ def optimal_privunit_g(*, local_epsilon: float, dim: int) -> StepDensity:
     return half_spaces(float(found.x), local_epsilon=local_epsilon, dim=dim)
 
 
-@lru_cache(maxsize=256)
-def privunit_g_blanket(*, local_epsilon: float, dim: int) -> Blanket:
-    """:func:`~.caps_blanket` of half-spaces; in one dimension there is no third record."""
-    law = optimal_privunit_g(local_epsilon=local_epsilon, dim=dim)
-    (threshold,), (measure,) = law.thresholds, law.tails
-    if dim == 1:
-        plain = plain_share(measure, local_epsilon=local_epsilon)
-        return Blanket(
-            local_epsilon=local_epsilon, differing=plain * measure, low=plain * (1 - 2 * measure)
-        ).shared()
-    return caps_blanket(
-        local_epsilon=local_epsilon,
-        measure=measure,
-        overlap=lambda angle: half_spaces_at_angle(threshold, angle=angle),
-    )
-
-
 class PrivUnitG(HalfSpaceReports):
     """PrivUnitG on an l2 ball, with the threshold of least variance and ε0 spent exactly.
 
@@ -191,7 +177,6 @@ class PrivUnitG(HalfSpaceReports):
 
     name: ClassVar[str] = "privunit-g"
     _law = staticmethod(optimal_privunit_g)
-    _blanket = staticmethod(privunit_g_blanket)
 
 
 @lru_cache(maxsize=256)
@@ -208,23 +193,22 @@ def mixed_half_spaces(*, local_epsilon: float, dim: int) -> StepDensity:
 
 
 @lru_cache(maxsize=256)
-def blanket_mixed_blanket(*, local_epsilon: float, dim: int) -> Blanket:
+def half_space_blanket(law: Callable[..., StepDensity], *, local_epsilon: float, dim: int) -> Blanket:
     """Blanket on the ball: weights (1 + i(e − 1)/J, 1), and mirrored, of mass c(q_i − q_{i+1}) each.
 
     A record and its opposite are the worst pair: r_0 rises and r_1 falls with the inner product, so
     :math:`r_0 - E r_1` is in convex order the largest of all with the same laws.
     """
-    found = mixed_half_spaces(local_epsilon=local_epsilon, dim=dim)
-    tails, gain = np.array(found.tails), math.expm1(local_epsilon)
+    found = law(local_epsilon=local_epsilon, dim=dim)
+    tails, steps = np.array(found.tails), len(found.tails)
     plain = plain_share(float(tails.mean()), local_epsilon=local_epsilon)
-    step = gain / STEPS
     if local_epsilon > 100:  # squares of weights would be no floats
         return _read_as_one_step(found, plain)
     inner = plain * (tails[:-1] - tails[1:])
     last = float(plain * tails[-1])
-    weights = 1 + step * np.arange(1, STEPS)
+    weights = 1 + math.expm1(local_epsilon) / steps * np.arange(1, steps)
     if dim > 1:
-        tried = np.linspace(math.pi / 2, math.pi, 13).tolist()  # angles between two records
+        tried = np.linspace(math.pi / 2, math.pi, 37).tolist()  # angles between two records
         even: Floats = (np.arange(180, dtype=np.float64) + 0.5) * (2 * math.pi / 180)
         rough = [_three_records(found, apart, even, np.full(180, 1 / 180)) for apart in tried]
         best = tried[rough.index(most_telling(rough))]
@@ -253,7 +237,7 @@ def _read_as_one_step(found: StepDensity, plain: float) -> Blanket:
         local_epsilon=found.local_epsilon,
         differing=differing,
         low=plain - 2 * differing,
-        exact=False,
+        exact=len(tails) == 1,
         instances=(two_level_atoms(local_epsilon=found.local_epsilon, shares=shares),),
     )
 
@@ -267,7 +251,7 @@ def _levels(found: StepDensity) -> tuple[float, float]:
 def _two_records(found: StepDensity) -> Atoms:
     """x and −x, everybody else at −x."""
     plain, step = _levels(found)
-    tails, level = np.array(found.tails), step * np.arange(1, STEPS + 1)
+    tails, level = np.array(found.tails), step * np.arange(1, len(found.tails) + 1)
     cells = plain * (tails - np.append(tails[1:], 0.0))
     u = np.concatenate([level, -level / (1 + level), [0.0]])
     mass = np.concatenate([cells, cells * (1 + level), [plain * (1 - 2 * tails[0])]])
@@ -276,11 +260,15 @@ def _two_records(found: StepDensity) -> Atoms:
 
 def _directions(thresholds: tuple[float, ...], apart: float) -> tuple[Floats, Floats]:
     """Directions in the plane of three records, and weights, of integrals: Gauss' rule between kinks, where
-    two half-spaces begin at the same length.
+    two half-spaces begin at the same length; in ever smaller steps to where one with a low threshold ends.
     """
-    s = np.array(thresholds)
+    s, places = np.array(thresholds), (apart / 2, -apart / 2, math.pi)
     found = [np.arange(0.0, 2 * math.pi, 0.01), np.array([2 * math.pi])]
-    for first, second in combinations((apart / 2, -apart / 2, math.pi), 2):
+    near = np.geomspace(min(s[0] / 8, 0.01), 0.01, 32)
+    for place, side in product(places, (-1, 1)):
+        found += [(place + side * (math.pi / 2 + near)) % (2 * math.pi)]
+        found += [(place + side * (math.pi / 2 - near)) % (2 * math.pi)]
+    for first, second in combinations(places, 2):
         up = np.subtract.outer(s * math.cos(second), s * math.cos(first))
         across = np.subtract.outer(s * math.sin(second), s * math.sin(first))
         kink = np.arctan2(-up, across).ravel()
@@ -302,8 +290,8 @@ def _three_records(found: StepDensity, apart: float, turn: Floats, weight: Float
     with np.errstate(divide="ignore", over="ignore"):
         starts = np.where(cosine > 0, thresholds / np.maximum(cosine, 1e-150), np.inf)
     # Which likelihoods a report has is one number of three digits, to which each half-space adds its own.
-    levels = (STEPS + 1, STEPS + 1, STEPS + 1)
-    digits = np.repeat([levels[1] * levels[2], levels[2], 1], STEPS)
+    base = len(thresholds) + 1
+    digits = np.repeat([base**2, base, 1], base - 1)
     starts = starts.reshape(directions, -1)
     order = np.argsort(starts, axis=1)
     with np.errstate(over="ignore"):
@@ -311,8 +299,8 @@ def _three_records(found: StepDensity, apart: float, turn: Floats, weight: Float
     mass = -np.diff(beyond, axis=1, prepend=1.0, append=0.0) * weight[:, None]
     number = np.zeros(mass.shape, dtype=np.int64)
     np.cumsum(digits[order], axis=1, out=number[:, 1:])
-    total = np.bincount(number.ravel(), weights=mass.ravel(), minlength=math.prod(levels))
-    x, other, z = np.unravel_index(np.flatnonzero(total), levels)
+    total = np.bincount(number.ravel(), weights=mass.ravel(), minlength=base**3)
+    x, other, z = np.unravel_index(np.flatnonzero(total), (base, base, base))
     likelihood = 1 + step * z
     u, v = step * (x - z) / likelihood, step * (other - z) / likelihood
     atoms = read_coarsely(u, v, plain * likelihood * total[total != 0])
@@ -374,4 +362,3 @@ class BlanketMixedGaussian(HalfSpaceReports):
 
     name: ClassVar[str] = "blanket-mixed-gaussian"
     _law = staticmethod(mixed_half_spaces)
-    _blanket = staticmethod(blanket_mixed_blanket)

@@ -9,7 +9,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import accumulate, pairwise
 from typing import ClassVar
 
@@ -142,16 +142,11 @@ class DirectionRandomizer(LocalRandomizer):
     norm: ClassVar[Norm] = Norm.L2
 
     _law: ClassVar[Callable[..., StepDensity]]
-    _blanket: ClassVar[Callable[..., Blanket]]
 
     @cached_property
     def parameters(self) -> StepDensity:
         """The law of a report."""
         return type(self)._law(local_epsilon=self.local_epsilon, dim=self.dim)
-
-    @override
-    def blanket(self) -> Blanket:
-        return type(self)._blanket(local_epsilon=self.local_epsilon, dim=self.dim)
 
     @property
     @abstractmethod
@@ -316,63 +311,6 @@ def caps_at_angle(threshold: float, *, angle: ArrayLike, dim: int) -> Float64Arr
     return np.asarray((power * 2 * width) @ _WEIGHTS * root / 2 / math.pi)
 
 
-def half_spaces_at_angle(threshold: float, *, angle: ArrayLike) -> Float64Array:
-    """As :func:`caps_at_angle`, for half-spaces of a standard normal V, of exponential squared length."""
-    half = np.asarray(angle) / 2
-    widest = np.maximum(math.pi / 2 - half, 0.0)
-    a = half[..., None] + widest[..., None] * (_NODES + 1) / 2
-    with np.errstate(under="ignore"):
-        density = np.exp(-(threshold**2) / (2 * np.maximum(np.cos(a), 1e-150) ** 2))
-    return np.asarray(density @ _WEIGHTS * widest / 2 / math.pi)
-
-
-def caps_blanket(
-    *, local_epsilon: float, measure: float, overlap: Callable[[Float64Array], Float64Array]
-) -> Blanket:
-    """Blanket on the ball of reports by e^ε0 likelier within a cap, or half-space, about the record.
-
-    A cap's ``measure`` s is at most 1/2; ``overlap`` is that of two at each angle. (e, 1) and (1, e) have
-    mass c·s each, (1, 1) has c(1 - 2s) (``docs/proofs/mechanisms.md``, section 4). In the instance everybody
-    else's z is at the same angle to x and x' in their plane, on the other side.
-    """
-    plain = plain_share(measure, local_epsilon=local_epsilon)
-
-    def instance(together: float, other: float) -> Atoms:
-        together = min(together, measure)
-        other = min(other, measure / 2, measure - together)
-        alone = plain * (measure - together - other)
-        shares: dict[tuple[int, ...], float] = {
-            (1, 0, 0): alone,
-            (0, 1, 0): alone,
-            (1, 1, 0): plain * together,
-            (1, 0, 1): plain * other,
-            (0, 1, 1): plain * other,
-            (0, 0, 1): plain * (measure - 2 * other),
-        }
-        return two_level_atoms(local_epsilon=local_epsilon, shares=shares)
-
-    tried = np.linspace(math.pi / 2, math.pi, 37)  # angles between x and x'
-    instances = map(instance, overlap(tried).tolist(), overlap(math.pi - tried / 2).tolist())
-    error = OVERLAP_ERROR * measure
-    information = None
-    if local_epsilon <= LOUDEST_TOLD:
-        low = np.maximum(overlap(ANGLES) - error, 0.0)
-        high = np.minimum(overlap(ANGLES) + error, measure)
-        saved = -math.expm1(-local_epsilon)  # 1 − 1/e
-        most = most_information(square=measure, told=saved * low, both=low, saved=saved, thrice=saved * high)
-        information = InformationBound.of_blanket(
-            local_epsilon=local_epsilon, information=plain * math.expm1(local_epsilon) ** 2 * most, mass=plain
-        )
-    return Blanket(
-        local_epsilon=local_epsilon,
-        differing=plain * measure,
-        low=plain * (1 - 2 * measure),
-        outside=plain * max(measure - float(overlap(np.array(math.pi / 2))) - error, 0.0),
-        instances=(most_telling(instances),),
-        information_bound=information,
-    ).shared()
-
-
 def most_information(
     *,
     square: float,
@@ -439,16 +377,53 @@ def privunit_at(threshold: float, *, local_epsilon: float, dim: int) -> StepDens
 
 @lru_cache(maxsize=256)
 def privunit_blanket(*, local_epsilon: float, dim: int) -> Blanket:
-    """:func:`~.caps_blanket`; in one dimension a report is a sign, and counted as one."""
+    """Blanket on the ball: reports are by e^ε0 likelier within a cap about the record, of measure s ≤ 1/2.
+
+    (e, 1) and (1, e) have mass c·s each, (1, 1) has c(1 - 2s) (``docs/proofs/mechanisms.md``, section 4). In
+    the instance everybody else's z is at the same angle to x and x' in their plane, on the other side. In one
+    dimension a report is a sign, and counted as one.
+    """
     law = optimal_privunit(local_epsilon=local_epsilon, dim=dim)
     if dim == 1:
         return Blanket.bit(local_epsilon, exact=local_epsilon < LOUDEST_EXACT)
     (threshold,), (measure,) = law.thresholds, law.tails
-    return caps_blanket(
+    overlap = partial(caps_at_angle, threshold, dim=dim)
+    plain = plain_share(measure, local_epsilon=local_epsilon)
+
+    def instance(together: float, other: float) -> Atoms:
+        together = min(together, measure)
+        other = min(other, measure / 2, measure - together)
+        alone = plain * (measure - together - other)
+        shares: dict[tuple[int, ...], float] = {
+            (1, 0, 0): alone,
+            (0, 1, 0): alone,
+            (1, 1, 0): plain * together,
+            (1, 0, 1): plain * other,
+            (0, 1, 1): plain * other,
+            (0, 0, 1): plain * (measure - 2 * other),
+        }
+        return two_level_atoms(local_epsilon=local_epsilon, shares=shares)
+
+    tried = np.linspace(math.pi / 2, math.pi, 37)  # angles between x and x'
+    instances = map(instance, overlap(angle=tried).tolist(), overlap(angle=math.pi - tried / 2).tolist())
+    error = OVERLAP_ERROR * measure
+    information = None
+    if local_epsilon <= LOUDEST_TOLD:
+        low = np.maximum(overlap(angle=ANGLES) - error, 0.0)
+        high = np.minimum(overlap(angle=ANGLES) + error, measure)
+        saved = -math.expm1(-local_epsilon)  # 1 − 1/e
+        most = most_information(square=measure, told=saved * low, both=low, saved=saved, thrice=saved * high)
+        information = InformationBound.of_blanket(
+            local_epsilon=local_epsilon, information=plain * math.expm1(local_epsilon) ** 2 * most, mass=plain
+        )
+    return Blanket(
         local_epsilon=local_epsilon,
-        measure=measure,
-        overlap=lambda angle: caps_at_angle(threshold, angle=angle, dim=dim),
-    )
+        differing=plain * measure,
+        low=plain * (1 - 2 * measure),
+        outside=plain * max(measure - float(overlap(angle=math.pi / 2)) - error, 0.0),
+        instances=(most_telling(instances),),
+        information_bound=information,
+    ).shared()
 
 
 class PrivUnit(DirectionRandomizer):
@@ -460,8 +435,11 @@ class PrivUnit(DirectionRandomizer):
 
     name: ClassVar[str] = "privunit"
     _law = staticmethod(optimal_privunit)
-    _blanket = staticmethod(privunit_blanket)
     _plain_square = 1.0
+
+    @override
+    def blanket(self) -> Blanket:
+        return privunit_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
 
     @override
     def _quantile(self, log_tails: Float64Array) -> Float64Array:

@@ -83,8 +83,10 @@ _BUILT_IN = {
     },
     Kind.SUMS: {
         "multi-message": "BallSum: sum of an l2 ball from tagged bits of coefficients, which clients flip",
+        "laplace-vector-sum": "LaplaceVectorSum: sum of an l1 ball with everybody's shares of Laplace noise",
         "unary-l1-sum": "UnaryL1Sum: sum of an l1 ball from flipped bits of one signed coordinate",
         "poisson-binomial": "PoissonBinomialSum: sum of an l2 ball from counts of random bits, its noise",
+        "windowed-sum": "WindowedSum: sums of an l2 ball over windows of rounds, with correlated noise",
         "vector-sum": "VectorSum: sum of an l2 ball from counts of bits, with fair coins of all as its noise",
     },
 }

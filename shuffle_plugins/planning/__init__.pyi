@@ -3,6 +3,10 @@ from .choosing import choices as choices
 from .errors import ExpectedNoise as ExpectedNoise
 from .errors import expected_noise as expected_noise
 from .errors import report_error as report_error
+from .groups import GroupWeights as GroupWeights
+from .groups import one_encoding_factor as one_encoding_factor
+from .groups import report_worth as report_worth
+from .groups import weigh_groups as weigh_groups
 from .plans import Plan as Plan
 from .plans import PlanRow as PlanRow
 from .recipes import TrainingRecipe as TrainingRecipe

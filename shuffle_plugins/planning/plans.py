@@ -11,6 +11,7 @@ from shuffle_plugins.accounting.calibrate import LARGEST_SEARCHED_LOCAL_EPSILON
 from shuffle_plugins.core import checks, rounded
 from shuffle_plugins.core.checks import Delta, Dim, Radius, Ranged, TargetEpsilon, one_of
 from shuffle_plugins.planning.errors import NormName, check_norm, enclosing_radius
+from shuffle_plugins.planning.groups import report_worth
 
 _Norm = Annotated[NormName, lambda _, value: check_norm(value)]
 
@@ -186,6 +187,20 @@ class Plan(PlanQuestion):
                 f"{best.total_bits / thrifty.total_bits:,.3g} times less communication, k = "
                 f"{thrifty.cohort:,} and T = {thrifty.num_steps:,}, costs {more:.1%} of error."
             )
+        level, louder = best.local_epsilon, min(2 * best.local_epsilon, LARGEST_SEARCHED_LOCAL_EPSILON)
+        if louder > level:
+            worth = report_worth(
+                best.mechanism,
+                local_epsilon=level,
+                louder=louder,
+                dim=self.dim,
+                norm=self.norm,
+                radius=self.radius,
+            )
+            said.append(
+                f"A client that allows ε0 = {rounded(louder, up=False)}, twice as much, sends a report worth "
+                f"{worth:.3g} of these, if groups of one ε0 are weighed by their precision."
+            )
         if self.infeasible:
             said.append(f"{len(self.infeasible)} combinations exceed the target at every ε0.")
         if self.adversary is Adversary.SERVER:
@@ -205,6 +220,9 @@ class DrawnBy(StrEnum):
     NOBODY = "nobody"
     """All n clients add their data in every round."""
 
+    IN_TURN = "in turn"
+    """The server draws k clients, each once in any n // k rounds, and sees windows of sums alone."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SumRow(_Row):
@@ -213,14 +231,24 @@ class SumRow(_Row):
     Attributes:
         answering: clients who send something in a round: k, or all n if the clients draw.
         charged_steps: rounds that ε is charged for: fewer than T only if the server draws and is the
-            adversary: those of the client drawn most often, but for one chance in a thousand.
+            adversary: those of the client drawn most often, but for one chance in a thousand; or in turn.
         noise_multiplier: of the sum over the radius of the clients' ball, as of a Gaussian mechanism.
+        coefficients: of windows; (1,) where each sum is seen.
+        noise_left: noise that windows leave in a model that adds up all rounds' sums, over what independent
+            noise of this multiplier leaves; errors count it.
     """
 
     drawn_by: DrawnBy
     answering: int
     charged_steps: int
     noise_multiplier: float
+    coefficients: tuple[int, ...] = (1,)
+    noise_left: float = 1.0
+
+    @property
+    def model_noise(self) -> float:
+        """The multiplier of independent noise that would leave as much in a model."""
+        return self.noise_multiplier * self.noise_left
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,6 +279,15 @@ class SumPlan(PlanQuestion):
                     f"{rounded(row.noise_multiplier, up=True)} and not "
                     f"{rounded(drawn.noise_multiplier, up=True)}, and a client sends "
                     f"{row.bits_per_client / drawn.bits_per_client:.3g} times the bits."
+                )
+            if row.drawn_by is DrawnBy.IN_TURN:
+                band = len(row.coefficients)
+                instead = "" if drawn is None else f" and not {rounded(drawn.model_noise, up=True)}"
+                said.append(
+                    f"k = {row.cohort:,}, T = {row.num_steps:,}: windows of {band} rounds leave in a model "
+                    f"the noise of a multiplier of {rounded(row.model_noise, up=True)}{instead}, against the "
+                    f"server too; each client is in at most {row.charged_steps:,} rounds, {band} apart "
+                    f"(WindowedSum, coefficients={row.coefficients})."
                 )
         if any(row.drawn_by is DrawnBy.CLIENTS for row in self.rows):
             said.append(

@@ -55,6 +55,8 @@ class TrainingRecipe:
 
     ``local_epsilon`` is of one report per record, ``noise_multiplier`` (over ``max_grad_norm``) of a sum; the
     other is None. ``epsilon`` is certified for all steps, against somebody who sees the model after each.
+    ``coefficients`` are those of windows of sums, (1,) without. ``windows_leave`` is the share of a sum's
+    noise that windows would leave in the model, if less than all; else None.
     """
 
     model: ModelKind
@@ -72,6 +74,8 @@ class TrainingRecipe:
     learning_rate: float
     momentum: float
     expected_noise: ExpectedNoise
+    coefficients: tuple[int, ...] = (1,)
+    windows_leave: float | None = None
 
     def warning(self) -> str | None:
         """What would help if the whole run's signal-to-noise ratio is too small to learn from; else None."""
@@ -95,6 +99,20 @@ class TrainingRecipe:
                 "records"
             )
             noise = "local_epsilon", rounded(self.local_epsilon, up=False), "the largest"
+        windows: tuple[tuple[str, str, str], ...] = ()
+        if self.windows_leave is not None:
+            left = rounded(self.windows_leave, up=True, digits=2)
+            kind += f". {SUMS[2]} would leave {left} of its noise in the model"
+        if (band := len(self.coefficients)) > 1:
+            kind += ", and sums over windows of steps alone are seen, so that later noise takes earlier back"
+            windows = (
+                (
+                    "coefficients",
+                    ", ".join(map(str, self.coefficients)),
+                    f"of windows, for {self.num_steps:,} steps with this momentum: a record is in one of any "
+                    f"{band} steps at most, and epsilon holds against a server that knows in which",
+                ),
+            )
         what, rows = "each weight", ""
         if self.model is ModelKind.LINEAR:
             what = "each output of the model on a row of length one"
@@ -113,6 +131,7 @@ class TrainingRecipe:
                 f"delta={self.delta:g} ({NEIGHBOURING_RELATION}): certified "
                 f"{rounded(self.epsilon.upper, up=True)}",
             ),
+            *windows,
             (
                 "max_grad_norm",
                 f"{self.max_grad_norm:g}",
@@ -187,16 +206,19 @@ def training_recipe(
         "norm": "l2",
     }
     row: PlanRow | SumRow
+    leave: list[float] = []
     if isinstance(mechanism, str) and mechanism in SUMS:
         # Cohorts are drawn without replacement here; clients who join by coins of their own are not.
-        ways = plan_sums(**asked, mechanism=mechanism).rows
-        drawn = [each for each in ways if each.drawn_by is not DrawnBy.CLIENTS]
+        ways = plan_sums(**asked, mechanism=mechanism, momentum=_MOMENTUM).rows
+        hosts = (DrawnBy.SERVER, DrawnBy.NOBODY) if mechanism in SUMS[:2] else (DrawnBy.IN_TURN,)
+        drawn = [each for each in ways if each.drawn_by in hosts]
         if not drawn:
             raise ValueError(
                 f"no noise keeps these sums within ε={target_epsilon:g}, δ={delta:g}: use fewer steps, or a "
                 "larger ε or δ"
             )
         row, name, local_epsilon, noise_multiplier = drawn[0], mechanism, None, drawn[0].noise_multiplier
+        leave = [each.model_noise / row.model_noise for each in ways if each.drawn_by is DrawnBy.IN_TURN]
     else:
         names = _L2_MECHANISMS if mechanism == BEST_MECHANISM else mechanism
         for each in (names,) if isinstance(names, str) else names:
@@ -233,4 +255,6 @@ def training_recipe(
         learning_rate=float(f"{rate:.2g}"),
         momentum=_MOMENTUM,
         expected_noise=noise,
+        coefficients=row.coefficients if isinstance(row, SumRow) else (1,),
+        windows_leave=leave[0] if leave and mechanism != SUMS[2] else None,
     )

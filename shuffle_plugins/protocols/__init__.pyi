@@ -4,10 +4,16 @@ from .coins import ScalarSum as ScalarSum
 from .coins import VectorSum as VectorSum
 from .counts import PoissonBinomialSum as PoissonBinomialSum
 from .dap import dap_task as dap_task
+from .decoys import DecoyHistogram as DecoyHistogram
 from .frequencies import FrequencyEstimation as FrequencyEstimation
 from .heavy_hitters import FoundValues as FoundValues
 from .heavy_hitters import HeavyHitters as HeavyHitters
 from .heavy_hitters import PrefixQuestion as PrefixQuestion
+from .laplace import LaplaceHistogram as LaplaceHistogram
+from .laplace import LaplaceQuantiles as LaplaceQuantiles
+from .laplace import LaplaceScalarSum as LaplaceScalarSum
+from .laplace import LaplaceVectorSum as LaplaceVectorSum
+from .laplace import NumberDistribution as NumberDistribution
 from .shares import SplitSum as SplitSum
 from .sums import Histogram as Histogram
 from .sums import Intervals as Intervals
@@ -19,3 +25,8 @@ from .tags import BinarySum as BinarySum
 from .tags import CubeSum as CubeSum
 from .unary import CountedUnary as CountedUnary
 from .unary import UnaryL1Sum as UnaryL1Sum
+from .windows import WindowedSum as WindowedSum
+from .windows import Windows as Windows
+from .windows import WindowSolver as WindowSolver
+from .windows import prefix_noise as prefix_noise
+from .windows import window_coefficients as window_coefficients

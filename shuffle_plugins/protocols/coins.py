@@ -74,19 +74,23 @@ class CoinSum(LatticeSum[SumRound], CountSum[SumRound]):
         overhead: float = 0.02,
         **data: Any,
     ) -> dict[str, Any]:
+        held = {name: value for name, value in data.items() if name != "coefficients"}
+        coefficients = data.get("coefficients", (1,))  # of a window, if what is seen is windows of sums
+
         def lattice(levels: int) -> Lattice:
-            found: Lattice = cls.lattice_type(levels=levels, **data)
+            found: Lattice = cls.lattice_type(levels=levels, **held)
             return found
 
-        dim = lattice(1).size
+        counts = lattice(1).size * len(coefficients)
         levels, coins = _fewest_coins(
-            noise_multiplier / 2,
+            noise_multiplier / 2 * math.hypot(*coefficients),
+            repeated=sum(coefficients),
             lattice=lattice,
             cohort=cohort,
             honest=honest,
             overhead=checks.number("overhead", overhead, above=0, at_most=1),
             # Where no target is known, a distance of all coordinates that is little even in 10^5 rounds.
-            trials=_close_trials(1e-13 / dim) if target is None else _enough_trials(target, dim=dim),
+            trials=_close_trials(1e-13 / counts) if target is None else _enough_trials(target, counts=counts),
             steady=target is None,
         )
         return {"levels": levels, "coins": coins, **data}
@@ -183,8 +187,8 @@ class HistogramSum(HistogramProtocol[SumRound], CoinSum):
 
     P_1D (Cheu, Joseph, Mao, Peng 2022, Algorithm 1) in every category at once: a client sends ``levels`` ones
     under its own category's label and ``coins`` fair coins under every label. Nothing is rounded, and
-    replacing a client moves two counts by one: a sensitivity of exactly √2. Data are int64 (clients,), and
-    estimates in clients.
+    replacing a client moves two counts by one: a sensitivity of exactly √2. Data are int64 (clients,), −1
+    for a client that holds none, and estimates in clients.
     """
 
     name: ClassVar[str] = "histogram-sum"
@@ -217,6 +221,12 @@ class HistogramSum(HistogramProtocol[SumRound], CoinSum):
         return self.messages_per_coordinate / self.levels
 
     @override
+    def exceeding(self, least: float) -> float:
+        trials = self.cohort * self.coins
+        fewer = math.ceil(trials / 2 + least * self.levels) - 1
+        return float(special.bdtrc(fewer, trials, 0.5)) if 0 <= fewer < trials else float(fewer < 0)
+
+    @override
     def _reach(self, error: float, *, reports: int) -> float:
         # The exact quantile of everybody's coins in one category, rounded up by a coin or two.
         trials = self.cohort * self.coins
@@ -224,14 +234,14 @@ class HistogramSum(HistogramProtocol[SumRound], CoinSum):
         return (trials / 2 - max(below, 0)) / self.levels
 
 
-def _enough_trials(target: PrivacyTarget, *, dim: int) -> int:
+def _enough_trials(target: PrivacyTarget, *, counts: int) -> int:
     """Coins that are close enough to their Gaussian for a target.
 
     Their distance in total variation, certified down to a limit only, is charged 1 + e^ε times to δ for each
-    step and coordinate. If that is more than a hundredth of δ, the ratio of likelihoods is charged to ε
+    step and count. If that is more than a hundredth of δ, the ratio of likelihoods is charged to ε
     instead, a thousandth of it, and a thousandth of δ to tails.
     """
-    log_factor, coordinates = float(np.logaddexp(0.0, target.epsilon)), target.num_steps * dim
+    log_factor, coordinates = float(np.logaddexp(0.0, target.epsilon)), target.num_steps * counts
     factor = math.exp(min(log_factor, 700.0)) * coordinates
     if factor * (DISTANCE + LONG_ROUNDOFF) <= _DISTANCE_SHARE * target.delta:
         return _close_trials(_DISTANCE_SHARE * target.delta / factor)
@@ -253,6 +263,7 @@ def _scaled(factor: float) -> int:
 def _fewest_coins(
     ratio: float,
     *,
+    repeated: int = 1,
     lattice: Callable[[int], Lattice],
     cohort: int,
     honest: int,
@@ -264,7 +275,7 @@ def _fewest_coins(
 
     ``ratio`` is the covering Gaussian's deviation over the sensitivity, ``trials`` the fewest honest coins.
     Where ``steady``, more noise never gets fewer coins, nor a Gaussian that deviates by less over the
-    sensitivity; lattices of few levels then take more coins.
+    sensitivity; lattices of few levels then take more coins. A rounded datum is ``repeated`` in what is seen.
     """
 
     def enough(coins: int) -> bool:
@@ -281,7 +292,7 @@ def _fewest_coins(
 
     def spent(levels: int, coins: int) -> float:
         # The coins of dishonest clients are not counted on, so their share is no overhead of the lattice.
-        return honest * coins / 4 + cohort * lattice(levels).rounding_variance
+        return honest * coins / 4 + cohort * lattice(levels).rounding_variance * repeated**2
 
     fewest, most = -(-max(trials, FEWEST_TRIALS) // honest), MOST_TRIALS // honest
     coins = fewest + bisect_left(range(fewest, most), True, key=enough)

@@ -7,6 +7,7 @@ Noise comes from the clients, so the aggregators are told to add none. Forms of 
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,8 +18,10 @@ from torch import Tensor
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.protocols.coins import CoinSum
+from shuffle_plugins.protocols.laplace import LaplaceSum
 from shuffle_plugins.protocols.sums import ShuffleProtocol
 from shuffle_plugins.protocols.unary import UnaryCounts
+from shuffle_plugins.protocols.windows import WindowedSum
 from shuffle_plugins.secure_aggregation.prio3.circuits import best_chunk_length
 
 _MOST_LENGTH = (1 << 32) - 2  # libprio refuses 2**32 - 1
@@ -49,7 +52,7 @@ class DapTask:
         min_batch_size: reports that a batch must have before it is collected: the protocol's cohort.
         client: what clients do before they share their vectors, in words and numbers; no part of a task.
         offset: what each client takes off each of its numbers before it shares them, so that the range to
-            prove is several times shorter; :meth:`total` puts it back.
+            prove starts at 0 and is short; :meth:`total` puts it back.
     """
 
     vdaf: Vdaf
@@ -65,7 +68,7 @@ class DapTask:
                 f"a VDAF takes vectors of up to {_MOST_LENGTH:,} numbers, this protocol has {self.length:,}"
             )
         checks.whole("most", self.most, at_most=(1 << 64) - 1)
-        checks.whole("offset", self.offset, at_least=0)
+        checks.whole("offset", self.offset, at_least=-math.inf)
 
     def total(self, sums: Tensor, *, reports: int) -> Tensor:
         """The clients' counts added up, as the protocol's ``estimate`` takes them, from its sums."""
@@ -156,7 +159,10 @@ def dap_task(protocol: ShuffleProtocol, *, vdaf: Vdaf | str | None = None) -> Da
 
     Args:
         protocol: whose reports are vectors of bits or of counts: ``CountedUnary``, ``UnaryL1Sum``,
-            ``HistogramSum``, ``ScalarSum``, ``VectorSum``.
+            ``LaplaceHistogram``, ``HistogramSum`` and other sums of shared Laplace noise or of coins. To
+            each number a client of a Laplace sum adds a Pólya number (negative binomial) of the shape
+            ``noise_shape`` and of success probability 1 − e^(−``noise_rate``), takes off another one, and
+            draws both again while the range does not hold them.
         vdaf: by default ``Prio3MultihotCountVec`` for bits, which ``Prio3SumVec`` may sum too, and
             ``Prio3SumVec`` for counts.
     """
@@ -178,22 +184,25 @@ def dap_task(protocol: ShuffleProtocol, *, vdaf: Vdaf | str | None = None) -> Da
                 "false_positive_rate": protocol.false_positive_rate,
             },
         )
-    if isinstance(protocol, CoinSum):
+    if isinstance(protocol, CoinSum | LaplaceSum) and not isinstance(protocol, WindowedSum):
+        counts = protocol.counts  # a far shorter range than that of all messages
         if asked is Vdaf.MULTIHOT_COUNT_VEC:
             raise ValueError(
-                f"{protocol.name} sends counts up to {protocol.messages_per_coordinate:,}, not bits: its "
-                f"VDAF is {Vdaf.SUM_VEC}"
+                f"{protocol.name} sends counts up to {counts.highest:,}, not bits: its VDAF is {Vdaf.SUM_VEC}"
             )
-        counts = protocol.counts  # a far shorter range than that of all its messages
+        if isinstance(protocol, CoinSum):
+            noise: dict[str, Any] = {"coins": protocol.coins}
+        else:
+            noise = {"noise_rate": protocol.rate, "noise_shape": [1, protocol.honest_cohort]}
         return DapTask(
             vdaf=Vdaf.SUM_VEC,
             length=counts.size,
             most=counts.highest - counts.lowest,
             min_batch_size=protocol.cohort,
-            client=common | {"levels": protocol.levels, "coins": protocol.coins, "offset": counts.lowest},
+            client=common | {"levels": protocol.levels, **noise, "offset": counts.lowest},
             offset=counts.lowest,
         )
     raise ValueError(
         f"no VDAF adds up what clients of {protocol.name} send: aggregators add, in a prime field, vectors "
-        "of bits or of bounded counts. Use CountedUnary, HistogramSum, ScalarSum or VectorSum"
+        "of bits or of bounded counts. Use LaplaceHistogram, CountedUnary, ScalarSum or VectorSum"
     )

@@ -1,19 +1,26 @@
-"""Numbers of heads among many fair coins, and binomial numbers, drawn from tables, not toss by toss."""
+"""Whole numbers drawn from tables: heads among many coins, binomial, Poisson, and shares of Laplace noise."""
 
 from __future__ import annotations
 
+import decimal
 import math
+from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from shuffle_plugins.accounting.pairs.noise import DRAWN_REACH
 from shuffle_plugins.core import checks
+from shuffle_plugins.core.checks import Count, Positive, Ranged
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.randomness.chacha import WHOLE
+from shuffle_plugins.randomness.chacha import PROBABILITY_BITS, WHOLE
 from shuffle_plugins.randomness.sources import Randomness, secure
 
 DISTANCE = 2.0**-52
@@ -202,3 +209,210 @@ def binomial_table(power: int, threshold: int) -> AliasTable:
             break
         below.append(mass)
     return AliasTable.of(mode - len(below), below[::-1] + above)
+
+
+# -- exact laws on 0, 1, 2, … -------------------------------------------------------------------------------
+
+_MOST_LISTED = 1 << 23  # entries of a table of tails
+_SPARE_BITS = 128  # with which tails are computed beyond the digits that a table holds
+_OFF = 1 << 64  # what they are off by at most, in the last of these bits (``docs/proofs/sums.md``)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountLaw(Ranged, ABC):
+    """A law on 0, 1, 2, … with p(k + 1) = p(k)·factor·(k·slope + start)/((k + 1)·scale), drawn exactly.
+
+    A uniform U is compared with the tails P[X ≥ j], of which a table holds 62 binary digits. Where these
+    leave the answer open, as many further digits of both are computed as it takes.
+    """
+
+    @property
+    @abstractmethod
+    def line(self) -> tuple[int, int, int]:
+        """``slope``, ``start`` and ``scale``, whole numbers."""
+
+    @abstractmethod
+    def ends(self) -> tuple[decimal.Decimal, decimal.Decimal]:
+        """p(0) and the factor, to the precision of the decimal context."""
+
+    @property
+    @abstractmethod
+    def bits(self) -> int:
+        """Binary places of p(0) before its first digit, at least: −log2 p(0), rounded up."""
+
+    @property
+    @abstractmethod
+    def most(self) -> float:
+        """About how many entries a table has."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.most < _MOST_LISTED:
+            raise ValueError(
+                f"noise as wide as that of {self!r} cannot be drawn: use fewer levels, or a larger ε"
+            )
+
+    def draw(self, size: int, *, randomness: Randomness) -> Tensor:
+        """``size`` independent numbers, int64, on the CPU."""
+        low, high = _tail_table(self)
+        words = randomness.words(size).bitwise_and_((1 << PROBABILITY_BITS) - 1)
+        found = len(low) - torch.searchsorted(low, words, right=True)
+        unclear = (len(high) - torch.searchsorted(high, words, right=True) != found) | (words == 0)
+        for i in unclear.nonzero().squeeze(1).tolist():
+            found[i] = _decided(self, int(words[i]), randomness=randomness)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolyaLaw(CountLaw):
+    """Negative binomial of real shape: p(k) ∝ (shape)_k/k!·e^(−rate·k). Of shape 1 it is geometric.
+
+    Independent ones of one rate add up to one of the sum of their shapes, which are ratios of whole numbers.
+    """
+
+    rate: Positive
+    shape: Fraction
+
+    @property
+    @override
+    def line(self) -> tuple[int, int, int]:
+        return self.shape.denominator, self.shape.numerator, self.shape.denominator
+
+    @override
+    def ends(self) -> tuple[decimal.Decimal, decimal.Decimal]:
+        factor = (-decimal.Decimal(self.rate)).exp()
+        power = decimal.Decimal(self.shape.numerator) / self.shape.denominator
+        return ((1 - factor).ln() * power).exp(), factor
+
+    @property
+    @override
+    def bits(self) -> int:
+        return math.ceil(float(self.shape) * log_of_one_less(self.rate) / math.log(2)) + 1
+
+    @property
+    @override
+    def most(self) -> float:
+        width = PROBABILITY_BITS * math.log(2) + float(self.shape) * (1 + log_of_one_less(self.rate))
+        return 2 * width / self.rate if self.shape <= 1 << 16 else math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoissonLaw(CountLaw):
+    """p(k) ∝ mean^k/k!."""
+
+    mean: Positive
+
+    @property
+    @override
+    def line(self) -> tuple[int, int, int]:
+        return 0, 1, 1
+
+    @override
+    def ends(self) -> tuple[decimal.Decimal, decimal.Decimal]:
+        return (-decimal.Decimal(self.mean)).exp(), decimal.Decimal(self.mean)
+
+    @property
+    @override
+    def bits(self) -> int:
+        return math.ceil(self.mean / math.log(2)) + 1
+
+    @property
+    @override
+    def most(self) -> float:
+        return self.mean + 100 * (1 + math.sqrt(self.mean)) if self.mean < 1 << 14 else math.inf
+
+
+def _tails(law: CountLaw, digits: int) -> tuple[list[int], list[int]]:
+    """Whole numbers at most, and at least, 2**digits times P[X ≥ j], for all j ≥ 1 where that reaches 1.
+
+    Both increase, so the first entries are those of the largest j.
+    """
+    spare = _SPARE_BITS + law.bits
+    places = digits + spare
+    slope, start, scale = law.line
+    with decimal.localcontext(decimal.Context(prec=math.ceil(0.302 * places) + 40)):
+        first, factor = (int(value * (1 << places)) for value in law.ends())
+    mass, tail, k = first, (1 << places) - first, 0
+    low, high, unit, off = [], [], 1 << spare, _OFF << law.bits
+    while tail + off >= unit:
+        low.append(max(tail - off, 0) >> spare)
+        high.append(((tail + off) >> spare) + 1)
+        mass = mass * factor * (k * slope + start) // (((k + 1) * scale) << places)
+        tail, k = tail - mass, k + 1
+    return low[::-1], high[::-1]
+
+
+@lru_cache(maxsize=32)
+def _tail_table(law: CountLaw) -> tuple[Tensor, Tensor]:
+    low, high = _tails(law, PROBABILITY_BITS)
+    return torch.tensor(low, dtype=torch.int64), torch.tensor(high, dtype=torch.int64)
+
+
+def _decided(law: CountLaw, word: int, *, randomness: Randomness) -> int:
+    """The number that belongs to a uniform whose first 62 binary digits are ``word``."""
+    digits = PROBABILITY_BITS
+    while True:
+        word = (word << 64) | (int(randomness.words(1)[0]) & ((1 << 64) - 1))
+        digits += 64
+        low, high = _tails(law, digits)
+        found = len(low) - bisect_right(low, word)
+        if word and len(high) - bisect_right(high, word) == found:
+            return found
+
+
+def drawn_poisson(size: int, *, mean: float, randomness: Randomness) -> Tensor:
+    """Independent Poisson numbers of any mean, int64 (size,), exact; large ones are added up of parts."""
+    parts = math.ceil(mean / (1 << 12))
+    drawn = torch.zeros(size, dtype=torch.int64)
+    for _ in range(parts):
+        drawn += PoissonLaw(mean=mean / parts).draw(size, randomness=randomness)
+    return drawn
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolyaNoise(Ranged):
+    r"""Discrete Laplace noise of P[k] ∝ :math:`e^{-rate·|k|}` that ``holders`` clients hold together.
+
+    A share is the difference of two Pólya numbers of shape 1/holders. More shares only add to the noise.
+    ``rate`` is in nats per step.
+    """
+
+    rate: Positive
+    holders: Count
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self._law(1)
+
+    @property
+    def share_variance(self) -> float:
+        """Variance of one share, in steps squared: 2t/(1 − t)² over the holders."""
+        return math.exp(-self.rate) * 2 / math.expm1(-self.rate) ** 2 / self.holders
+
+    def draw(self, size: int, *, clients: int = 1, randomness: Randomness) -> Tensor:
+        """``size`` sums of the shares of so many clients, int64, on the CPU; exact."""
+        if not clients:
+            return torch.zeros(size, dtype=torch.int64)
+        law = self._law(clients)
+        return law.draw(size, randomness=randomness).sub_(law.draw(size, randomness=randomness))
+
+    def reach(self, *, clients: int, bits: float) -> int:
+        """Steps within which the sum of so many clients' shares stays but for a probability of 2**−bits."""
+        return _reach(self.rate, clients / self.holders, bits)
+
+    def _law(self, clients: int) -> PolyaLaw:
+        return PolyaLaw(rate=self.rate, shape=Fraction(clients, self.holders))
+
+
+@lru_cache(maxsize=256)
+def _reach(rate: float, shape: float, bits: float) -> int:
+    """Chernoff's bound, with E e^{θk} = ((1 − t)²/((1 − t·e^θ)(1 − t·e^-θ)))^shape."""
+    theta = rate * (1 - np.geomspace(1e-6, 0.9, 400))
+    moment = -2 * log_of_one_less(rate) - np.log(-np.expm1(theta - rate)) - np.log(-np.expm1(-theta - rate))
+    bounds = ((bits + 1) * math.log(2) + shape * moment) / theta
+    return math.ceil(float(bounds.min()) * (1 + 1e-9))
+
+
+def log_of_one_less(rate: float) -> float:
+    """L = log 1/(1 − e^−rate)."""
+    return -math.log(-math.expm1(-rate)) if rate < 1 else -math.log1p(-math.exp(-rate))

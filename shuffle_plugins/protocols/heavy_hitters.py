@@ -1,4 +1,4 @@
-"""The most frequent values of a large domain, found prefix by prefix with counted unary encoding."""
+"""The most frequent values of a large domain, found prefix by prefix by histograms of few messages."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
-from scipy import special, stats
 from torch import Tensor
 
-from shuffle_plugins.accounting import Adversary, CountedRound, Sampling
+from shuffle_plugins.accounting import Adversary, Round, Sampling
 from shuffle_plugins.core import Reports, checks
 from shuffle_plugins.core.checks import Count, Positive, Ranged, whole_number
 from shuffle_plugins.core.rows import checked_categories
-from shuffle_plugins.protocols.unary import CountedUnary
+from shuffle_plugins.protocols.coins import HistogramSum
+from shuffle_plugins.protocols.decoys import DecoyHistogram
+from shuffle_plugins.protocols.laplace import LaplaceHistogram
 from shuffle_plugins.randomness.sources import Randomness, secure
+
+Counts = DecoyHistogram | LaplaceHistogram | HistogramSum
+"""Histograms whose noise does not depend on what clients hold, and to which a client may add nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -37,7 +41,7 @@ class PrefixQuestion:
     cut: int = 0
 
     def candidates(self) -> Tensor:
-        """The prefixes asked for, in the order of the bits of a report, int64 (candidates,)."""
+        """The prefixes asked for, by the number of their category, int64 (candidates,)."""
         ends = torch.arange(1 << (self.asked_bits - self.kept_bits))
         return ((self.kept.unsqueeze(1) << (self.asked_bits - self.kept_bits)) + ends).flatten()
 
@@ -60,16 +64,17 @@ class FoundValues:
 class HeavyHitters(Ranged):
     """Finds the values of [0, 2**bits) that many clients hold, without asking about every value.
 
-    Round by round, clients are asked for longer prefixes of their value. A client's answer is a vector of
-    ``length`` bits, that of its prefix set, or none; it flips them all and only sums are seen
-    (:class:`CountedUnary`). All clients answer all rounds, unless in ``groups``. Data are integers
-    (clients,) of so many ``bits``.
+    Round by round, clients are asked for longer prefixes of their value. A client's answer is the category of
+    its prefix, or none, in a histogram; by :class:`DecoyHistogram` that is a message, and decoys of what is
+    asked for. All clients answer all rounds, unless in ``groups``. Data are integers (clients,) of so many
+    ``bits``.
 
     Attributes:
-        counts: the protocol of one round; its ``length``, the bits of an answer, is a power of two.
-        width: prefixes that are kept from round to round, at most; a power of two below ``length``. In the
-            first round all prefixes of log2(length) bits are asked for, then each kept prefix with its
-            length/width continuations.
+        counts: the protocol of the first round, whose number of categories is a power of two. Those of later
+            rounds differ in that number alone (:meth:`asked`).
+        width: prefixes that are kept from round to round, at most; a power of two below the number of
+            categories. In the first round all prefixes of log2(categories) bits are asked for, then each kept
+            prefix with its categories/width continuations.
         false_positives: expected number of prefixes that nobody holds which survive, in all rounds together.
     """
 
@@ -77,7 +82,7 @@ class HeavyHitters(Ranged):
 
     bits: Annotated[int, whole_number(at_most=62)]
     cohort: int
-    counts: CountedUnary
+    counts: Counts
     width: Count = 1 << 8
     false_positives: Positive = 0.1
     groups: bool = False
@@ -95,7 +100,8 @@ class HeavyHitters(Ranged):
         cohort: int,
         epsilon: float,
         delta: float,
-        length: int = 1 << 16,
+        kind: type[Counts] = DecoyHistogram,
+        categories: int | None = None,
         width: int | None = None,
         false_positives: float = 0.1,
         groups: bool = False,
@@ -103,15 +109,23 @@ class HeavyHitters(Ranged):
     ) -> Self:
         """The search of the least noise whose certified ε at δ, of all rounds, is at most ``epsilon``.
 
-        By default ``width`` is about a thousandth of the cohort, at least 256; ``of_counts`` are further
-        arguments of :meth:`CountedUnary.calibrated`.
+        Args:
+            kind: ``DecoyHistogram`` for a shuffle of messages, ``HistogramSum`` for secure sums.
+                ``LaplaceHistogram`` finds only more frequent values at the same ε, as the
+                tails of its noise are heavy, and several rounds favour Gaussian noise.
+            categories: prefixes that may be asked for at once; by default up to 65,536, of which there are no
+                more than clients.
+            width: by default about a thousandth of the cohort, at least 256.
+            of_counts: further arguments of the histogram's ``calibrated``.
         """
+        if categories is None:
+            categories = min(1 << 16, 1 << checks.whole("cohort", cohort, at_least=4).bit_length() - 1)
         if width is None:
             wanted = max(cohort // 1_000, 256) if isinstance(cohort, int) else 256
-            width = min(1 << (wanted - 1).bit_length(), length // 2)
-        rounds = _rounds(bits=bits, length=length, width=width)
-        counts = CountedUnary.calibrated(
-            length=length,
+            width = min(1 << (wanted - 1).bit_length(), categories // 2)
+        rounds = _rounds(bits=bits, categories=categories, width=width)
+        counts = kind.calibrated(
+            categories=categories,
             cohort=cohort // rounds if groups else cohort,
             epsilon=epsilon,
             delta=delta,
@@ -130,7 +144,7 @@ class HeavyHitters(Ranged):
     @property
     def rounds(self) -> int:
         """Rounds of questions and answers."""
-        return _rounds(bits=self.bits, length=self.counts.length, width=self.width)
+        return _rounds(bits=self.bits, categories=self.counts.categories, width=self.width)
 
     @property
     def num_steps(self) -> int:
@@ -142,7 +156,7 @@ class HeavyHitters(Ranged):
         """Clients who answer a round."""
         return self.cohort // self.rounds if self.groups else self.cohort
 
-    def round(self, *, adversary: Adversary = Adversary.MODEL_OBSERVER) -> CountedRound:
+    def round(self, *, adversary: Adversary = Adversary.MODEL_OBSERVER) -> Round:
         """The round for an accountant, which takes :attr:`num_steps` of it before anything is released."""
         alone = self.counts.round(adversary=adversary)
         if not self.groups:
@@ -151,14 +165,10 @@ class HeavyHitters(Ranged):
 
     @property
     def threshold(self) -> int:
-        """The sum of a bit from which its prefix survives: the least that keeps to ``false_positives``."""
-        rate = self.false_positives / (self.rounds * self.counts.length)
-        clients, other = self.clients_per_round, self.counts.other
-        return bisect_left(
-            range(clients + 1),
-            True,
-            key=lambda total: float(special.bdtrc(total - 1, clients, other)) <= rate,
-        )
+        """The estimate from which a prefix survives: the least that keeps to ``false_positives``."""
+        rate = self.false_positives / (self.rounds * self.counts.categories)
+        clients = range(self.clients_per_round + 1)
+        return bisect_left(clients, True, key=lambda least: self.counts.exceeding(least) <= rate)
 
     def detectable(self, *, confidence: float = 0.95) -> int:
         """The least number of clients whose common value is found with this confidence.
@@ -174,14 +184,8 @@ class HeavyHitters(Ranged):
         return least * (self.rounds if self.groups else 1)
 
     def _missing(self, held: int) -> float:
-        """Probability that the sum of a bit held by so many clients stays below the threshold; rounded up."""
-        tails = 1e-12  # of a count's law, left out where it is convolved, and added to what is bounded
-        own = stats.binom(held, self.counts.own)
-        others = stats.binom(self.clients_per_round - held, self.counts.other)
-        low = max(int(own.ppf(tails / 2)) - 1, 0)
-        high = min(int(own.isf(tails / 2)) + 1, held)
-        kept = torch.arange(low, high + 1).numpy()
-        return min(1.0, float((own.pmf(kept) * others.cdf(self.threshold - 1 - kept)).sum()) + tails)
+        """Probability that the estimate of a prefix of so many clients stays below the threshold."""
+        return 1 - self.counts.exceeding(self.threshold - held)
 
     def first(self) -> PrefixQuestion:
         """The question of the first round."""
@@ -189,11 +193,15 @@ class HeavyHitters(Ranged):
             number=0,
             kept=torch.zeros(1, dtype=torch.int64),
             kept_bits=0,
-            asked_bits=min(self.bits, self.counts.length.bit_length() - 1),
+            asked_bits=min(self.bits, self.counts.categories.bit_length() - 1),
         )
 
+    def asked(self, question: PrefixQuestion) -> Counts:
+        """The histogram by which this question is answered: of its candidates alone."""
+        return replace(self.counts, categories=max(len(question.candidates()), 2))
+
     def answers(self, x: Tensor, question: PrefixQuestion) -> Tensor:
-        """Which bit of its answer each client sets, int64 (clients,); -1 for none."""
+        """The category that each client answers, int64 (clients,); -1 for none."""
         values = checked_categories(x, categories=1 << self.bits)
         prefix = values >> (self.bits - question.kept_bits)
         place = torch.searchsorted(question.kept, prefix).clamp(max=len(question.kept) - 1)
@@ -204,21 +212,21 @@ class HeavyHitters(Ranged):
     def randomize(
         self, x: Tensor, question: PrefixQuestion, *, randomness: Randomness | None = None
     ) -> Reports:
-        """Each client's answer, flipped. Add reports up with ``counts.total``."""
-        return self.counts.randomize_held(self.answers(x, question)[:, None], secure(randomness))
+        """Each client's report; add them up with ``asked(question).total``."""
+        return self.asked(question).randomize(self.answers(x, question), randomness=randomness)
 
     def following(
         self, total: Tensor, question: PrefixQuestion, *, reports: int
     ) -> PrefixQuestion | FoundValues:
-        """The next question, or what was found in all rounds, from ``counts.total`` of so many reports."""
-        estimates = self.counts.estimate(total, reports=reports).counts
+        """The next question, or what was found in all rounds, from the total of so many reports."""
+        estimates = self.asked(question).estimate(total, reports=reports).counts
         candidates = question.candidates()
-        chosen = (total[: len(candidates)].cpu() >= self.threshold).nonzero().squeeze(1)
+        chosen = (estimates[: len(candidates)] >= self.threshold).nonzero().squeeze(1)
         chosen = chosen[estimates[chosen].argsort(descending=True)]
         if question.asked_bits == self.bits or not len(chosen):
             return FoundValues(values=candidates[chosen], counts=estimates[chosen], cut=question.cut)
         kept = chosen[: self.width]
-        more = (self.counts.length // self.width).bit_length() - 1
+        more = (self.counts.categories // self.width).bit_length() - 1
         return PrefixQuestion(
             number=question.number + 1,
             kept=candidates[kept.sort().values],
@@ -240,18 +248,19 @@ class HeavyHitters(Ranged):
             size = self.clients_per_round
             start = question.number * size if self.groups else 0
             answering = self.answers(values[start : start + size], question)
-            total = self.counts.share_held(answering[:, None], source)
-            found = self.following(total, question, reports=size)
+            counts = self.asked(question)
+            total, noise = counts.share(answering, randomness=source), counts.common_noise(randomness=source)
+            found = self.following(total if noise is None else total + noise, question, reports=size)
             if isinstance(found, FoundValues):
                 return found
             question = found
 
 
-def _rounds(*, bits: int, length: int, width: int) -> int:
-    checks.whole("length", length, at_least=2, at_most=1 << 24)
-    checks.whole("width", width, at_most=length // 2)
-    for name, value in (("length", length), ("width", width)):
+def _rounds(*, bits: int, categories: int, width: int) -> int:
+    checks.whole("categories", categories, at_least=2, at_most=1 << 24)
+    checks.whole("width", width, at_most=categories // 2)
+    for name, value in (("categories", categories), ("width", width)):
         if value & (value - 1):
             raise ValueError(f"{name} must be a power of two, got {value}")
-    left = max(0, bits - (length.bit_length() - 1))
-    return 1 + math.ceil(left / ((length // width).bit_length() - 1))
+    left = max(0, bits - (categories.bit_length() - 1))
+    return 1 + math.ceil(left / ((categories // width).bit_length() - 1))

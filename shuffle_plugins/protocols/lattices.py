@@ -1,4 +1,4 @@
-"""Data as integers of bounded size: vectors in an ℓ2 ball, numbers in an interval, and categories.
+"""Data as integers of bounded size: vectors in a ball, numbers in an interval or in a tree, and categories.
 
 **A rounded vector.** A row that is not finite counts as zeros. A row x is multiplied by s =
 (1 - 1e-12) · levels/radius · min(1, radius/‖x‖), so that floating-point rounding cannot make it longer than
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from shuffle_plugins.compressors.quantization import stochastic_round
-from shuffle_plugins.core import Rows
+from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.core.checks import Dim, Radius, Ranged, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.core.rows import checked_categories, rows_at_once
@@ -37,6 +37,7 @@ from shuffle_plugins.randomness.sources import Randomness
 MOST_LEVELS = 1 << 24
 Levels = Annotated[int, whole_number(at_most=MOST_LEVELS)]
 Categories = Annotated[int, whole_number(at_least=2, at_most=1 << 53)]
+Leaves = Annotated[int, whole_number(at_least=2, at_most=1 << 20)]
 
 _SELDOM = 61 * math.log(2)  # -log of the probability that a rounded vector is longer than the bound
 _T = TypeVar("_T")
@@ -73,6 +74,17 @@ class Lattice(Ranged, ABC):
     @abstractmethod
     def sensitivity(self) -> float:
         """Bound on the ℓ2 distance of two encoded data, in steps."""
+
+    @property
+    def l1_sensitivity(self) -> int:
+        """Bound on the ℓ1 distance of two encoded data, in steps."""
+        raise ValueError(f"no ℓ1 distance of a {type(self).__name__}'s data is known")
+
+    @property
+    def moved(self) -> int | None:
+        """How many coordinates two data differ in at most, each by an equal part of the ℓ1 sensitivity; None
+        if one coordinate may take all of it, and others a part."""
+        return None
 
     @property
     @abstractmethod
@@ -121,6 +133,16 @@ class Interval(Lattice):
         return float(self.levels)
 
     @property
+    @override
+    def l1_sensitivity(self) -> int:
+        return self.levels
+
+    @property
+    @override
+    def moved(self) -> int:
+        return 1
+
+    @property
     def attained(self) -> int:
         """0 and the largest number, but for what a float does to the last step."""
         return self.levels - 1
@@ -146,7 +168,7 @@ class Interval(Lattice):
 
 @dataclass(frozen=True, kw_only=True)
 class OneHot(Lattice):
-    """A category c of K as ``levels`` steps in coordinate c and none elsewhere: nothing is rounded."""
+    """A category c of K as ``levels`` steps in coordinate c and none elsewhere; −1 as none at all."""
 
     categories: Categories
     levels: Levels
@@ -173,6 +195,16 @@ class OneHot(Lattice):
         return float(self.levels)
 
     @property
+    @override
+    def l1_sensitivity(self) -> int:
+        return 2 * self.levels
+
+    @property
+    @override
+    def moved(self) -> int:
+        return 2
+
+    @property
     def attained(self) -> int:
         """One category's count moves by this much; the other one that moves is left out of the bound."""
         return self.levels
@@ -184,14 +216,166 @@ class OneHot(Lattice):
 
     @override
     def encode(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
-        held = checked_categories(x, categories=self.categories)
-        encoded = torch.zeros(len(held), self.categories, dtype=torch.int64, device=held.device)
-        return encoded.scatter_(1, held.unsqueeze(1), self.levels)
+        held = checked_categories(x, categories=self.categories, least=-1)
+        encoded = torch.zeros(len(held), self.categories + 1, dtype=torch.int64, device=held.device)
+        return encoded.scatter_(1, (held + 1).unsqueeze(1), self.levels)[:, 1:]
 
     @override
     def encoded_sum(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
-        held = checked_categories(x, categories=self.categories)
-        return torch.bincount(held, minlength=self.categories).cpu() * self.levels
+        held = checked_categories(x, categories=self.categories, least=-1)
+        return torch.bincount(held + 1, minlength=self.categories + 1)[1:].cpu() * self.levels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dyadic(Lattice):
+    """A number in [lower, upper] as one step in each of some histograms, of 2, 4, …, ``leaves`` cells.
+
+    They stand one after the other; numbers outside are brought inside, and one that is not a number counts as
+    ``lower``. Nothing is rounded beyond the cell.
+    """
+
+    lower: float
+    upper: float
+    leaves: Leaves = 1 << 10
+    levels: Levels = 1
+    rounding_variance = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.leaves & (self.leaves - 1):
+            raise ValueError(f"leaves must be a power of two, got {self.leaves}")
+        checks.number("upper", self.upper, above=checks.number("lower", self.lower))
+
+    @property
+    def depth(self) -> int:
+        """How many histograms there are."""
+        return self.leaves.bit_length() - 1
+
+    @property
+    @override
+    def size(self) -> int:
+        return 2 * self.leaves - 2
+
+    @property
+    def step(self) -> float:
+        """One step in clients."""
+        return 1 / self.levels
+
+    @property
+    @override
+    def sensitivity(self) -> float:
+        return math.nextafter(self.diameter, math.inf)
+
+    @property
+    @override
+    def diameter(self) -> float:
+        return math.sqrt(2 * self.depth) * self.levels
+
+    @property
+    @override
+    def l1_sensitivity(self) -> int:
+        return 2 * self.depth * self.levels
+
+    @property
+    @override
+    def moved(self) -> int:
+        return 2 * self.depth
+
+    @property
+    def attained(self) -> int:
+        """Each of the counts that move, of numbers in different halves, moves by this much."""
+        return self.levels
+
+    def cells(self, x: Tensor | Rows) -> Tensor:
+        """Every number's cells, int64 (clients, depth), as places in the whole vector."""
+        rows = Rows.of(x)
+        if rows.dim != 1:
+            raise ValueError(f"quantiles are of numbers, (clients, 1), got rows of {rows.dim}")
+        numbers = rows.dense().double().squeeze(1).nan_to_num(nan=self.lower).clamp(self.lower, self.upper)
+        leaf = ((numbers - self.lower) / (self.upper - self.lower) * self.leaves).to(torch.int64)
+        leaf = leaf.clamp(max=self.leaves - 1)
+        first = [(2 << level) - 2 for level in range(self.depth)]
+        places = [(leaf >> (self.depth - 1 - level)) + first[level] for level in range(self.depth)]
+        return torch.stack(places, dim=1)
+
+    @override
+    def encode(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
+        cells = self.cells(x)
+        encoded = torch.zeros(len(cells), self.size, dtype=torch.int64, device=cells.device)
+        return encoded.scatter_(1, cells, self.levels)
+
+    @override
+    def encoded_sum(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
+        return torch.bincount(self.cells(x).flatten(), minlength=self.size).cpu() * self.levels
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneNorm(Lattice):
+    """Vectors in an ℓ1 ball, rounded without bias to multiples of radius/levels in the same ball.
+
+    A row x is multiplied by levels/radius·min(1, radius/‖x‖₁), to y. With c_j = |y_1| + … + |y_j| and one U
+    uniform on [0, 1), coordinate j becomes ±(⌊c_j + U⌋ − ⌊c_(j−1) + U⌋), with the sign of y_j: |y_j| on
+    average, and ⌊c_d + U⌋ ≤ levels in all. A row that is not finite counts as zeros.
+    """
+
+    dim: Dim
+    levels: Levels
+    radius: Radius = 1.0
+
+    @property
+    @override
+    def size(self) -> int:
+        return self.dim
+
+    @property
+    @override
+    def step(self) -> float:
+        return self.radius / self.levels
+
+    @property
+    @override
+    def lowest(self) -> int:  # type: ignore[override]
+        return -self.levels
+
+    @property
+    @override
+    def sensitivity(self) -> float:
+        return float(2 * self.levels)
+
+    @property
+    @override
+    def l1_sensitivity(self) -> int:
+        return 2 * self.levels
+
+    @property
+    def attained(self) -> int:
+        """Opposite vectors along an axis are this far apart, whatever a float does to their last step."""
+        return 2 * (self.levels - 1)
+
+    @override
+    def encode(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
+        rows = Rows.of(x)
+        if rows.dim != self.dim:
+            raise ValueError(f"vectors have dimension {self.dim}, got {rows.dim}")
+        dense = rows.finite(rows.l1_norm())[0].dense().double()
+        reached = dense.abs().cumsum(dim=1)
+        reached *= self.levels / reached[:, -1:].clamp(min=self.radius)
+        reached = (reached + randomness.uniform((len(dense), 1), device=dense.device)).floor_()
+        reached.clamp_(max=self.levels)  # a sum of floats may be rounded up
+        steps = reached.diff(
+            dim=1, prepend=torch.zeros(len(dense), 1, dtype=torch.float64, device=dense.device)
+        )
+        return (steps * dense.sign()).to(torch.int64)
+
+    @override
+    def encoded_sum(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
+        rows = Rows.of(x)
+        total = torch.zeros(self.dim, dtype=torch.int64)
+        each = rows_at_once(self.dim, device=rows.device, entries=1 << 20)
+        for start in range(0, rows.num_rows, each):
+            part = rows.narrow(start, min(start + each, rows.num_rows))
+            total += self.encode(part, randomness=randomness).sum(dim=0).cpu()
+        return total
 
 
 @dataclass(frozen=True, kw_only=True)

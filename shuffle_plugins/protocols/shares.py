@@ -20,19 +20,16 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import Floats, LaplaceRound, PrivacyTarget, Sampling
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
-from shuffle_plugins.core.checks import Count, Positive, Radius, Ranged, whole_number
+from shuffle_plugins.core.checks import Positive, Radius, whole_number
+from shuffle_plugins.protocols.draws import PolyaNoise
 from shuffle_plugins.protocols.lattices import Interval
 from shuffle_plugins.protocols.sums import LatticeSum, Participants, TargetUnreachable, unreachable
-from shuffle_plugins.randomness.chacha import PROBABILITY_BITS
 from shuffle_plugins.randomness.sources import Randomness, secure
 
 FEWEST_SHARES, MOST_SHARES = 3, 64
 
-_AT_ONCE = 1 << 18  # clients whose noise is drawn together: memory of a few MB
 _LISTED = 1024  # J
 _LARGEST = 600.0  # of an exponent
-_CUT = PROBABILITY_BITS * math.log(2)  # -log of what is left out of the table of jumps
-_MASK = (1 << PROBABILITY_BITS) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +101,7 @@ class SplitSum(LatticeSum[LaplaceRound]):
     @property
     def distance(self) -> float:
         """Total variation of what is seen from a function of a sum with discrete Laplace noise."""
-        mixing = mixing_distance(clients=self.honest_cohort, shares=self.shares, modulus=self.modulus)
-        return min(1.0, (mixing + self.noise.distance) * (1 + 1e-12))
+        return mixing_distance(clients=self.honest_cohort, shares=self.shares, modulus=self.modulus)
 
     @override
     def participants(
@@ -140,7 +136,7 @@ class SplitSum(LatticeSum[LaplaceRound]):
     @property
     def reach(self) -> int:
         """Steps within which the noise of all clients stays, but for a probability of 2**-40."""
-        return _reach(self.noise.rate, self.cohort / self.honest_cohort)
+        return self.noise.reach(clients=self.cohort, bits=40)
 
     @property
     def modulus(self) -> int:
@@ -165,7 +161,7 @@ class SplitSum(LatticeSum[LaplaceRound]):
     @override
     def _randomized(self, x: Any, randomness: Randomness) -> Reports:
         values = self.lattice.encode(x, randomness=randomness).squeeze(1).cpu()
-        values += self.noise.shares(len(values), randomness=randomness)
+        values += self.noise.draw(len(values), randomness=randomness)
         drawn = randomness.words(len(values) * (self.shares - 1)).reshape(len(values), -1)
         # Sums wrap around at 2**64, of which q is a divisor.
         last = values - drawn.sum(dim=1)
@@ -207,96 +203,7 @@ class SplitSum(LatticeSum[LaplaceRound]):
     def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
         rows, source = Rows.of(x), secure(randomness)
         total = self.lattice.encoded_sum(rows, randomness=source)
-        return total + self.noise.shares(rows.num_rows, randomness=source).sum()
-
-
-@dataclass(frozen=True, kw_only=True)
-class PolyaNoise(Ranged):
-    r"""Discrete Laplace noise of P[k] ∝ :math:`e^{-rate·|k|}` that ``holders`` clients hold together.
-
-    More shares only add to it. ``rate`` is in nats per step.
-    """
-
-    rate: Positive
-    holders: Count
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if _CUT / self.rate > 1 << 24:
-            raise ValueError(
-                f"noise that falls by {self.rate:.3g} a step is too wide to draw: use fewer levels, or a "
-                "larger ε"
-            )
-
-    @property
-    def share_variance(self) -> float:
-        """Variance of one share, in steps squared: 2t/(1 − t)² over the holders."""
-        return math.exp(-self.rate) * 2 / math.expm1(-self.rate) ** 2 / self.holders
-
-    @property
-    def distance(self) -> float:
-        """Bound on the total variation of the sum of ``holders`` drawn shares from discrete Laplace noise."""
-        # Of thresholds out of 2**62 half a unit and a rounding error per outcome of a table, and what the
-        # tables leave out, for every client and every jump.
-        unit = 2.0**-PROBABILITY_BITS
-        jumps = 2 * _logarithms(self.rate) / self.holders  # expected number in one client's share
-        counts, lengths = _tables(self.rate, self.holders)
-        roundoff = 2.0**-50  # relative, of the logarithms and exponentials of float64
-        one_jump = len(lengths) * (unit + 2 * float(np.finfo(np.longdouble).eps)) + 2 * roundoff + unit
-        one_count = (len(counts) + 2) * unit + 4 * roundoff * jumps
-        return min(1.0, self.holders * (one_count + jumps * one_jump))
-
-    def shares(self, count: int, *, randomness: Randomness) -> Tensor:
-        """Draw the shares of so many clients, int64 (count,), on the CPU."""
-        counts, lengths = _tables(self.rate, self.holders)
-        drawn = torch.zeros(count, dtype=torch.int64)
-        for start in range(0, count, _AT_ONCE):
-            part = drawn[start : start + _AT_ONCE]
-            # The number of jumps is that of thresholds above the word; they fall.
-            words = randomness.words(len(part)).bitwise_and_(_MASK)
-            jumps = len(counts) - torch.searchsorted(counts, words, right=True)
-            holders = torch.repeat_interleave(torch.arange(len(part)), jumps)
-            words = randomness.words(len(holders))
-            length = torch.searchsorted(lengths, words & _MASK, right=True) + 1
-            part.index_add_(0, holders, torch.where(words < 0, -length, length))
-        return drawn
-
-
-@lru_cache(maxsize=256)
-def _reach(rate: float, shape: float) -> int:
-    """Steps within which ``shape`` times the shares of one noise stay, but for a probability of 2**-40.
-
-    Chernoff's bound, with E e^{θk} = ((1 − t)²/((1 − t·e^θ)(1 − t·e^-θ)))^shape.
-    """
-    theta = rate * (1 - np.geomspace(1e-6, 0.9, 400))
-    moment = -2 * _logarithms(rate) - np.log(-np.expm1(theta - rate)) - np.log(-np.expm1(-theta - rate))
-    bounds = (41 * math.log(2) + shape * moment) / theta
-    return math.ceil(float(bounds.min()) * (1 + 1e-9))
-
-
-@lru_cache(maxsize=16)
-def _tables(rate: float, holders: int) -> tuple[Tensor, Tensor]:
-    """Thresholds out of 2**62, increasing: of P[at least i jumps], reversed, and of P[jump ≤ j]."""
-    scale = np.longdouble(2.0**PROBABILITY_BITS)
-    mean = 2 * _logarithms(rate) / holders
-    most = 2
-    while most <= mean or most - mean + most * math.log(mean / most) > -_CUT:  # Chernoff
-        most += 1
-    i = np.arange(1, most + 1)
-    log_factorial = np.cumsum(np.log(i.astype(np.longdouble)))
-    mass = np.exp(i * np.log(np.longdouble(mean)) - np.longdouble(mean) - log_factorial)
-    counts = np.floor(np.cumsum(mass[::-1]) * scale).astype(np.int64)
-
-    j = np.arange(1, math.ceil(_CUT / rate) + 1).astype(np.longdouble)
-    weight = np.exp(-np.longdouble(rate) * j) / j
-    lengths = np.floor(np.cumsum(weight) / weight.sum() * scale).astype(np.int64)
-    lengths[-1] = 1 << PROBABILITY_BITS
-    return torch.from_numpy(counts), torch.from_numpy(lengths)
-
-
-def _logarithms(rate: float) -> float:
-    """L = log 1/(1 − t)."""
-    return -math.log(-math.expm1(-rate)) if rate < 1 else -math.log1p(-math.exp(-rate))
+        return total + self.noise.draw(1, clients=rows.num_rows, randomness=source)
 
 
 @lru_cache(maxsize=1024)

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from typing_extensions import override
 
@@ -100,8 +100,8 @@ class ShuffleProtocol(Ranged, Reporter):
 
     @property
     @abstractmethod
-    def messages_per_client(self) -> int:
-        """Messages that a client's report stands for."""
+    def messages_per_client(self) -> float:
+        """Messages that a client's report stands for, on average."""
 
     @abstractmethod
     def messages(self, reports: Reports) -> list[Reports]:
@@ -570,12 +570,30 @@ class Intervals:
     simultaneous: bool
 
 
-class HistogramProtocol(LabelledSum[_R]):
+class HistogramProtocol(SummingProtocol[_R]):
     """A sum whose total is a histogram: its errors, from the law of one category's noise."""
+
+    if TYPE_CHECKING:  # the sum that it is mixed into has them
+
+        @property
+        def labels(self) -> int:
+            """How many counts there are."""
+
+        def senders(self, total: Any) -> int:
+            """How many clients a tally is of; a ValueError if it does not say so."""
+
+        def _sum(self, total: Any, *, reports: int | None = None) -> Tensor: ...
 
     @abstractmethod
     def _reach(self, error: float, *, reports: int) -> float:
         """t, in clients, with P[|error of a count| > t] ≤ error, for a histogram of so many reports."""
+
+    def exceeding(self, least: float) -> float:
+        """Probability that a count is estimated too high by ``least`` clients or more, everybody reporting.
+
+        NotImplementedError where that depends on how many hold the category.
+        """
+        raise NotImplementedError(f"the noise of a count of {self.name} depends on who holds its category")
 
     @property
     def squared_error(self) -> float:
@@ -606,7 +624,7 @@ class HistogramProtocol(LabelledSum[_R]):
 
     @override
     def estimate(self, total: Tensor | Tally, *, reports: int | None = None) -> Histogram:
-        count = self.senders(total) if reports is None else reports
+        count = self.senders(total) if reports is None else checks.whole("reports", reports, at_least=0)
         return Histogram(
             counts=self._sum(total, reports=count),
             reports=count,

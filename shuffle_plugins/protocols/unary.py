@@ -175,14 +175,11 @@ class UnaryCounts(CountSum[CountedRound]):
 
     @override
     def _randomized(self, x: Any, randomness: Randomness) -> Reports:
-        return self.randomize_held(self._held(x, randomness), randomness)
-
-    def randomize_held(self, held: Tensor, source: Randomness) -> Reports:
-        """As :meth:`randomize`, of the bits that clients hold, int64 (clients, ones), -1 for none."""
+        held = self._held(x, randomness)
         bits = torch.empty(len(held), self.size, dtype=torch.uint8)
         rows = rows_at_once(self.size, device=held.device, entries=1 << 20)
         for start in range(0, len(held), rows):
-            bits[start : start + rows] = self._flipped(held[start : start + rows], source)
+            bits[start : start + rows] = self._flipped(held[start : start + rows], randomness)
         return self.layout.reports(bits)
 
     def _flipped(self, held: Tensor, randomness: Randomness) -> Tensor:
@@ -202,10 +199,7 @@ class UnaryCounts(CountSum[CountedRound]):
     def share(self, x: Any, *, randomness: Randomness | None = None) -> Tensor:
         """As :meth:`Summation.share`, of bits flipped once, without a limit on the number of ones."""
         source = secure(randomness)
-        return self.share_held(self._held(x, source), source)
-
-    def share_held(self, held: Tensor, source: Randomness) -> Tensor:
-        """As :meth:`share`, of what :meth:`randomize_held` takes."""
+        held = self._held(x, source)
         own, other = self._thresholds
         count = torch.bincount(held[held >= 0].flatten(), minlength=self.size).cpu()
         kept = drawn_binomials(count, threshold=own, randomness=source)

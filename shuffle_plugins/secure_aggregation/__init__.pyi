@@ -13,4 +13,5 @@ from .sharing import Expansion as Expansion
 from .sharing import ResidueLayout as ResidueLayout
 from .sharing import Residues as Residues
 from .sharing import SumTerms as SumTerms
+from .sharing import WindowTerms as WindowTerms
 from .sharing import share as share

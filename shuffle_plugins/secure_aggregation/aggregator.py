@@ -24,13 +24,17 @@ import secrets
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Generic, NamedTuple, TypeVar
+from itertools import chain
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from shuffle_plugins.core import checks
+from shuffle_plugins.core.database import Database, StrPath
+from shuffle_plugins.secure_aggregation.prio3.field import FieldVector
 from shuffle_plugins.secure_aggregation.prio3.prio3 import (
     NONCE_SIZE,
     SEED_SIZE,
@@ -44,6 +48,7 @@ from shuffle_plugins.secure_aggregation.sharing import (
     Expansion,
     Residues,
     SumTerms,
+    windowed,
 )
 from shuffle_plugins.shuffler import keys
 from shuffle_plugins.shuffler.keys import KEY_BYTES, SealingKey, SigningKey
@@ -160,6 +165,74 @@ class Expanded:
     rejected: Mapping[int, Refusal] = field(default_factory=dict)
 
 
+MOST_SERIES = 8
+"""Series of which an aggregator keeps sums, those used last: some federations may share it, and none can fill
+its disk."""
+
+
+class KeptSums(Database):
+    """An aggregator's shares of the sums of data that later windows need: of each series the last b − 1.
+
+    They are uniform numbers. If the file is lost, its series are at their end, and nothing else is.
+    """
+
+    WHAT = "file of kept sums"
+    APPLICATION_ID = 0x53504B53
+    ERROR = ShuffleError
+    SCHEMA = (
+        "CREATE TABLE series (id BLOB PRIMARY KEY, pinned BLOB NOT NULL, next INTEGER NOT NULL, "
+        "used INTEGER NOT NULL) WITHOUT ROWID",
+        "CREATE TABLE sums (series BLOB NOT NULL REFERENCES series ON DELETE CASCADE, "
+        "place INTEGER NOT NULL, share BLOB NOT NULL, PRIMARY KEY (series, place))",
+    )
+
+    def check(self, terms: SumTerms) -> None:
+        """BatchRefused (NOT_IN_SERIES) if the terms' window is not the next of its series, alike in all else.
+
+        Window 0 begins a series. With other coefficients, parties or coins, or a smaller promise, a window
+        would show data otherwise than their clients were told.
+        """
+        with self.reading() as connection:
+            self._check(connection, terms)
+
+    def advance(self, terms: SumTerms, share: bytes) -> list[bytes]:
+        """Keep a share of the sum of a window's data, and return those before it, the newest first.
+
+        It is on disk when this returns, and the same window is never the next one again.
+        """
+        window = terms.window
+        assert window is not None
+        series, index = window.series, window.index
+        with self.writing() as connection:
+            self._check(connection, terms)
+            connection.execute(
+                "INSERT INTO series VALUES (?, ?, ?, (SELECT coalesce(max(used), 0) + 1 FROM series)) "
+                "ON CONFLICT DO UPDATE SET next = excluded.next, used = excluded.used",
+                (series, terms.pinned(), index + 1),
+            )
+            kept = connection.execute(
+                "SELECT share FROM sums WHERE series = ? ORDER BY place DESC", (series,)
+            ).fetchall()
+            connection.execute("INSERT INTO sums VALUES (?, ?, ?)", (series, index, share))
+            connection.execute(
+                "DELETE FROM sums WHERE series = ? AND place <= ?",
+                (series, index + 1 - len(window.coefficients)),
+            )
+            connection.execute(
+                "DELETE FROM series WHERE id NOT IN (SELECT id FROM series ORDER BY used DESC LIMIT ?)",
+                (MOST_SERIES,),
+            )
+        return [share for (share,) in kept]
+
+    def _check(self, connection: Any, terms: SumTerms) -> None:
+        assert terms.window is not None
+        found = connection.execute(
+            "SELECT pinned, next FROM series WHERE id = ?", (terms.window.series,)
+        ).fetchone()
+        if (found or (terms.pinned(), 0)) != (terms.pinned(), terms.window.index):
+            raise BatchRefused(Refusal.NOT_IN_SERIES)
+
+
 class Aggregator(BatchService):
     """Adds up the expansions of the seeds that a round's clients sealed to it.
 
@@ -168,12 +241,27 @@ class Aggregator(BatchService):
     is told its position. Where there are several aggregators, all must add up the same clients: the server
     first asks each which envelopes are good (:meth:`check`, as often as it likes), and then for the sum of
     those that all found good (``exact=True``).
+
+    Where the terms name a window it gives out its share of that, and never of the round's own sum, which it
+    keeps for the next windows (:class:`KeptSums`).
+
+    Args:
+        key, enrolled, minimum, state: as of :class:`BatchService`.
+        windows: the file of kept sums; by default beside ``state``.
     """
 
     role = "aggregator"
 
+    def __init__(self, *, state: StrPath, windows: StrPath | None = None, **service: Any) -> None:
+        super().__init__(state=Path(state), **service)
+        self.kept_sums = Path(f"{state}.windows" if windows is None else windows)
+
     def check(self, sealed: Iterable[Sealed], *, terms: SumTerms) -> dict[int, Refusal]:
-        """Why each bad envelope of a round is bad, by its position; the round is not spent by this."""
+        """Why each bad envelope of a round is bad, by its position; the round is not spent by this.
+
+        BatchRefused (NOT_IN_SERIES) if the round's window is not the next one of its series.
+        """
+        self._check_window(terms)
         rejected: dict[int, Refusal] = {}
         for _ in self._opened(sealed, terms=terms, rejected=rejected, size=SEED_BYTES):
             pass
@@ -192,7 +280,7 @@ class Aggregator(BatchService):
 
         Raises:
             BatchRefused: REPLAYED for a spent round; UNDER_MINIMUM for too few good envelopes; NOT_AGREED for
-                a bad envelope with ``exact``.
+                a bad envelope with ``exact``; NOT_IN_SERIES for a window that is not the next one.
         """
         required = self._required(terms, minimum)
         self.spent.spend(terms.context.token)
@@ -204,7 +292,30 @@ class Aggregator(BatchService):
             raise BatchRefused(Refusal.NOT_AGREED, rejected)
         if added < required:
             raise BatchRefused(Refusal.UNDER_MINIMUM, rejected)
-        return Expanded(expansion.total, added, rejected)
+        total = expansion.total
+        if terms.window is not None:
+            data, coins = total.split()
+            kept = self._next_window(terms, data.to_words())
+            earlier = (Residues.from_words(each, layout=data.layout) for each in kept)
+            total = windowed(chain([data], earlier), coins, coefficients=terms.window.coefficients)
+        return Expanded(total, added, rejected)
+
+    def _check_window(self, terms: SumTerms) -> None:
+        if terms.window is not None:
+            with KeptSums(self.kept_sums) as kept:
+                kept.check(terms)
+
+    def _next_window(self, terms: SumTerms, data: bytes) -> list[bytes]:
+        """Record that the terms' window is opened; the kept sums that it is made of beside ``data``.
+
+        The window is also spent as a token, in case the file of kept sums is an older one put back.
+        """
+        assert terms.window is not None
+        with KeptSums(self.kept_sums) as kept:
+            earlier = kept.advance(terms, data)
+        place = terms.window.series + terms.window.index.to_bytes(8, "little")
+        self.spent.spend(_further_token(b"shuffle-plugins/1 window, opened", place))
+        return earlier
 
     def _opened(
         self, sealed: Iterable[Sealed], *, terms: SumTerms, rejected: dict[int, Refusal], size: int
@@ -255,7 +366,17 @@ class VerifiedTerms(SumTerms):
     @property
     def prio3(self) -> Prio3SumVecWithMultiproof:
         """Prio3 for vectors of this length, this bound and this number of parties."""
-        return _prio3(self.layout.size, self.largest, 1 + len(self.aggregators))
+        return _prio3(self.layout.entries, self.largest, 1 + len(self.aggregators))
+
+    def windowed(self, total: FieldVector, earlier: Iterable[FieldVector]) -> FieldVector:
+        """A share of the window, from one of its clients' data and coins, and those of earlier data."""
+        assert self.window is not None
+        data, window = np.split(total, 2)
+        field = self.prio3.field
+        for coefficient, each in zip(self.window.coefficients, [data, *earlier], strict=False):
+            factor = field.from_words(np.full(len(each), coefficient))
+            window = field.add(window, field.multiply(each, factor))
+        return window
 
     @property
     @override
@@ -332,8 +453,10 @@ class VerifyingAggregator(Aggregator):
             sealed, minimum: as in :meth:`Aggregator.add_up`.
 
         Raises:
-            BatchRefused: REPLAYED for a spent round; UNDER_MINIMUM for too few good envelopes.
+            BatchRefused: REPLAYED for a spent round; UNDER_MINIMUM for too few good envelopes; NOT_IN_SERIES
+                for a window that is not the next one.
         """
+        self._check_window(terms)
         self.spent.spend(terms.context.token)
         answers, rejected = dict[int, bytes](), dict[int, Refusal]()
         for position, secret in self._opened(sealed, terms=terms, rejected=rejected, size=terms.secret_bytes):
@@ -356,11 +479,10 @@ class VerifyingAggregator(Aggregator):
 
         Raises:
             BatchRefused: REPLAYED if a sum of this round was asked for before; UNDER_MINIMUM for too few
-                clients; NOT_AGREED if an envelope is not good, or a proof does not hold.
+                clients; NOT_AGREED if an envelope is not good, or a proof does not hold; NOT_IN_SERIES for a
+                window that is not the next one.
         """
-        label = b"shuffle-plugins/1 verified sum, added up"  # the second step spends another token
-        token = hashlib.sha256(label + terms.context.token).digest()[:TOKEN_BYTES]
-        self.spent.spend(token)
+        self.spent.spend(_further_token(b"shuffle-plugins/1 verified sum, added up", terms.context.token))
         pairs, rejected = list(decided), dict[int, Refusal]()
         messages = [message for _, message in pairs]
         total, added, prio3 = terms.prio3.agg_init(), 0, terms.prio3
@@ -379,6 +501,11 @@ class VerifyingAggregator(Aggregator):
             raise BatchRefused(Refusal.NOT_AGREED, rejected)
         if added < self._required(terms, minimum):
             raise BatchRefused(Refusal.UNDER_MINIMUM)
+        if terms.window is not None:
+            data, _ = np.split(total, 2)
+            kept = self._next_window(terms, prio3.field.encode(data))
+            earlier = [prio3.field.decode(each, count=len(data)) for each in kept]
+            total = terms.windowed(total, earlier)
         return prio3.encode_agg_share(total)
 
     def _number(self, terms: VerifiedTerms) -> int:
@@ -417,17 +544,34 @@ class RoundVerifier(Generic[_Client]):
         self._added += 1
         return message
 
-    def total(self, sums: Sequence[bytes]) -> NDArray[np.int64]:
-        """The sum of the counts of all clients whose proofs hold, int64 (size,).
+    @property
+    def data(self) -> FieldVector:
+        """The server's share of the sum of the clients' data, which later windows need."""
+        return np.split(self._total, 2)[0]
+
+    def total(self, sums: Sequence[bytes], *, earlier: Iterable[FieldVector] = ()) -> NDArray[np.int64]:
+        """The sum of the counts of all clients whose proofs hold, int64 (size,), or the round's window.
 
         :class:`CheckFailed` if it does not fit together: then an aggregator did not follow the protocol.
+
+        ``earlier`` is :attr:`data` of the series' last rounds, the newest first.
         """
         prio3 = self._terms.prio3
         try:
+            if self._terms.window is not None:
+                total, field = self._terms.windowed(self._total, earlier), prio3.field
+                for each in sums:
+                    total = field.add(total, field.decode(each, count=len(total)))
+                return field.to_words(total)
             shares = [prio3.encode_agg_share(self._total), *sums]
             return prio3.unshard(shares, num_measurements=self._added)
         except ValueError as error:
             raise CheckFailed from error
+
+
+def _further_token(label: bytes, place: bytes) -> bytes:
+    """What is spent for a step of a round that is not its first."""
+    return hashlib.sha256(label + place).digest()[:TOKEN_BYTES]
 
 
 @lru_cache(maxsize=16)

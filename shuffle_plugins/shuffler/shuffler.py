@@ -86,6 +86,11 @@ class Refusal(StrEnum):
         "round is charged and its sum is not used",
         False,
     )
+    NOT_IN_SERIES = (
+        "not-in-series",
+        "not the next window of its series, or with other terms than the ones before it; nothing was added "
+        "up, and the next round begins a new series",
+    )
     PROOF_REFUSED = (
         "proof-refused",
         "a range proof does not hold: a client sent counts out of bounds, or shares that do not fit together",

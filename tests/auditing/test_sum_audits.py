@@ -5,7 +5,7 @@ import torch
 
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.auditing import audit_sum
-from shuffle_plugins.protocols import ScalarSum, SplitSum, VectorSum
+from shuffle_plugins.protocols import ScalarSum, SplitSum, VectorSum, WindowedSum
 from shuffle_plugins.randomness import SeededRandomness
 
 DELTA = 0.05
@@ -24,6 +24,7 @@ def certified(protocol, delta=DELTA):
         ScalarSum.calibrated(cohort=4, epsilon=1.0, delta=DELTA, upper=2.0, overhead=0.3),
         VectorSum.calibrated(dim=2, cohort=4, epsilon=1.0, delta=DELTA, radius=0.5),
         SplitSum.calibrated(cohort=4, epsilon=1.0, delta=DELTA),
+        WindowedSum.calibrated(dim=1, cohort=4, epsilon=1.0, delta=DELTA, coefficients=(2, 1, 1)),
     ],
     ids=lambda protocol: protocol.name,
 )
@@ -44,6 +45,15 @@ def test_too_few_coins_are_found_out():
     short = VectorSum(dim=2, cohort=8, levels=honest.levels, coins=honest.coins // 3)
     found = audit_sum(short, delta=DELTA, num_trials=20_000, confidence=0.999, randomness=SeededRandomness(3))
     assert found.violates(certified(honest))
+    assert found.consistent_with(certified(short))
+
+
+@pytest.mark.slow
+def test_an_attack_on_all_windows_finds_coins_that_hide_one_window_alone():
+    one = VectorSum.calibrated(dim=1, cohort=8, epsilon=1.0, delta=DELTA, overhead=0.3)
+    short = WindowedSum(dim=1, cohort=8, levels=one.levels, coins=one.coins, coefficients=(1, 1, 1))
+    found = audit_sum(short, delta=DELTA, num_trials=10_000, confidence=0.999, randomness=SeededRandomness(5))
+    assert found.violates(certified(one))
     assert found.consistent_with(certified(short))
 
 

@@ -280,6 +280,10 @@ REFUSED = {
     "epsilon -n 10 -k 5 -e 1 -t 1 -d 1e-5 --mechanism privunit": "--dim is needed",
     "epsilon -n 10 -k 5 -e 1 -t 1 -d 1e-5 --plot no-such-folder/a.png": "no-such-folder",
     "epsilon -n 10 -k 5 -e 1 -t 1 -d 1e-5 --local-delta 1e-9 --mechanism binary-rr": "--mechanism generic",
+    "epsilon -k 5 -e 1 -t 1 -d 1e-5": "give --population, or a --group for each",
+    "epsilon --group 1 -k 5 -t 1 -d 1e-5": "--group 1 is not an ε0 and a number of clients",
+    "epsilon --group 1:10 -e 1 -k 5 -t 1 -d 1e-5": "leave out --local-epsilon",
+    "epsilon --group 1:10 --group 2:20 -k 5 -t 1 -d 1e-5": "give a --cohort that the groups share evenly",
     "compare -n 10 -k 5 -e , -d 1e-5": "at least one",
     f"bandit --actions {__file__} -t 1e5 -e 0.5 -d 1e-6": "one row of numbers per action",
 }
@@ -459,3 +463,23 @@ def test_a_central_run_has_its_relation_and_its_noise_over_the_clipping_norm(run
     code, out, err = run(*asked, "2", "--neighbours", "add-or-remove-one")
     assert (code, out) == (2, "")
     assert "poisson" in err
+
+
+def test_groups_of_clients_get_an_epsilon_each(run: CommandLine) -> None:
+    of_both = ("--rounds", 10, "--delta", 1e-5)
+    asked = ("epsilon", "--group", "1:500", "--group", "3:500", "--cohort", 200, *of_both)
+    own = (*asked, "--mechanism", "k-rr", "--dim", 4)
+    found = run.json(*own)
+    quiet, loud = found["groups"]
+    assert (quiet["local_epsilon"], quiet["population"], quiet["cohort"]) == (1, 500, 100)
+    for each in (quiet, loud):
+        assert each["one_encoding"]["upper"] < each["labelled"]["upper"]
+    assert quiet["one_encoding"]["upper"] < loud["one_encoding"]["upper"]
+    # Before the server all of those who report do, and nobody else hides them.
+    server = run.json(*own, "--adversary", "server")["groups"][0]
+    assert server["one_encoding"]["upper"] > quiet["one_encoding"]["upper"]
+    code, out, _ = run(*asked)
+    assert code == 0
+    assert "only a member's own group hides it" in out
+    alone = run.json("epsilon", "-n", 500, "-k", 100, "-e", 3, *of_both)
+    assert run.json(*asked)["groups"][1]["labelled"]["upper"] == alone["upper"]

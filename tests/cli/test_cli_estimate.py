@@ -45,7 +45,11 @@ def histories(tmp_path: Path) -> Path:
     return path
 
 
-@first_fast("protocol", ["counted-unary", "histogram-sum", "one-message"], fast=2)
+@first_fast(
+    "protocol",
+    ["decoy-histogram", "laplace-histogram", "counted-unary", "histogram-sum", "one-message"],
+    fast=2,
+)
 def test_frequencies_stay_within_epsilon_and_their_bars_hold_the_truth(run, values, protocol) -> None:
     path, held = values
     asked = ["frequencies", "--input", path, *TARGET, *LISTED, "--protocol", protocol]
@@ -54,7 +58,7 @@ def test_frequencies_stay_within_epsilon_and_their_bars_hold_the_truth(run, valu
     assert found["upper"] > 0.9
     assert (found["clients"], found["delta"]) == (3000, 1e-6)
     assert found["neighbouring_relation"] == "replace-one"
-    assert (found["local_epsilon"] is None) is (protocol == "histogram-sum")
+    assert (found["local_epsilon"] is None) is (protocol not in ("counted-unary", "one-message"))
     assert [row["category"] for row in found["categories"]] == COLOURS
     for row in found["categories"]:
         assert row["lower"] <= held.count(row["category"]) / 3000 <= row["upper"]

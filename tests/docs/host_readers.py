@@ -36,7 +36,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from shuffle_plugins.accounting import PrivacyStatement, ShuffleRound
 from shuffle_plugins.bandits import CentralModel, LinearBandit
 from shuffle_plugins.core import rounded
-from shuffle_plugins.protocols import VectorSum
+from shuffle_plugins.protocols import VectorSum, WindowedSum, window_coefficients
 from shuffle_plugins.secure_aggregation import Aggregator
 from shuffle_plugins.shuffler import Mixer, SpentTokens, state_beside
 from shuffle_plugins.shuffler.keys import (
@@ -226,6 +226,8 @@ def in_flower() -> Names:
         "FedAvg": FedAvg,
         "math": math,
         "VectorSum": VectorSum,
+        "WindowedSum": WindowedSum,
+        "window_coefficients": window_coefficients,
         "rest_of_call": the_strategy_again,
     }
 
@@ -265,9 +267,11 @@ def flower() -> Told:
     assert ClientSettings.of(config).max_rounds == 100
 
 
+has("docs/guides/queries.md", slow=True)
 has(FLOWER, "Which arrays are trained", in_flower)
 has(FLOWER, "Evaluation", in_flower)
 has(FLOWER, "Sums of many messages", lambda: in_flower() | {"model": nn.Linear(9, 1)}, slow=True)
+has(FLOWER, "Windows of sums", lambda: in_flower() | {"model": nn.Linear(9, 1)}, slow=True)
 has(
     FLOWER,
     "Shuffling between organisations",

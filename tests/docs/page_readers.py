@@ -22,6 +22,7 @@ def page(name: str) -> str:
 
 has(f"{GUIDES}/optimizers.md", slow=True)
 has(f"{GUIDES}/frequencies.md", slow=True)
+has("docs/reference/other-histograms.md", slow=True)
 has(
     f"{GUIDES}/features.md",
     names=lambda: {"images": torch.rand(40, 28, 28), "labels": torch.zeros(40).long()},

@@ -3,9 +3,9 @@
 Run as ``python killed_rounds.py REQUESTS ANSWERS`` with two named pipes. Each line of the first,
 ``{"folder": …, "kill": [point, "before"], "kind": "mixed"}``, is trained in a fork that is killed by SIGKILL
 at that point of its second round, or, with ``"kill": null``, goes on until all rounds are done. In rounds of
-kind ``summed`` and ``verified`` two aggregators add up a sum in place of a mix node's batch, for the latter
-with range proofs. The answer is a line with the fork's exit status, negative for a signal. This process has
-trained itself before, so that forks find kernels compiled and losses computed.
+kind ``summed``, ``verified`` and ``windowed`` two aggregators add up a sum in place of a mix node's batch,
+with range proofs, or in windows. The answer is a line with the fork's exit status, negative for a signal.
+This process has trained itself before, so that forks find kernels compiled and losses computed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import (
+    Cyclic,
     FixedSize,
     InProcessGrid,
     MixNodeStage,
@@ -40,15 +41,16 @@ from flwr_shuffle import (
 )
 from flwr_shuffle import client as mod
 from flwr_shuffle import service_nodes as nodes
+from flwr_shuffle.grids import Series
 from flwr_shuffle.inner_strategy import ModelState
 from flwr_shuffle.messages import ROLE, SERVICE_KEY, Role, instruction_of
 
 from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger
 from shuffle_plugins.mechanisms import MechanismSpec
-from shuffle_plugins.protocols import VectorSum
+from shuffle_plugins.protocols import VectorSum, WindowedSum
 from shuffle_plugins.secure_aggregation import Aggregator, RoundVerifier
-from shuffle_plugins.secure_aggregation.aggregator import VerifyingAggregator
+from shuffle_plugins.secure_aggregation.aggregator import KeptSums, VerifyingAggregator
 from shuffle_plugins.shuffler import SpentTokens, state_beside
 from shuffle_plugins.shuffler.keys import (
     ServiceKey,
@@ -64,6 +66,7 @@ ROUNDS = 3
 CLIENTS = 4
 SPEC = MechanismSpec(name="laplace", local_epsilon=1.0)  # whose losses are quickly computed
 SUM = VectorSum.with_noise(dim=DIM, cohort=CLIENTS, noise_multiplier=2.0, overhead=0.3)
+WINDOWS = WindowedSum.with_noise(dim=DIM, cohort=2, noise_multiplier=2.0, overhead=0.3, coefficients=(2, 1))
 AGGREGATORS = 2
 
 
@@ -85,7 +88,7 @@ class Point(NamedTuple):
     """A function that every round calls.
 
     Attributes:
-        kinds: first letters of the kinds of rounds that call it: mixed, summed, verified.
+        kinds: first letters of the kinds of rounds that call it: mixed, summed, verified, windowed.
         owner: whose function it is.
         name: its name there.
         before, after: the second round's state in the ledger before and after it runs; empty for none.
@@ -98,32 +101,44 @@ class Point(NamedTuple):
     after: str = "open"
 
 
-KINDS = {"m": "mixed", "s": "summed", "v": "verified"}
+KINDS = {"m": "mixed", "s": "summed", "v": "verified", "w": "windowed"}
 POINTS: dict[str, Point] = {
     "the server draws a cohort that samples itself": Point("m", SelfSampling, "draw", "", ""),
-    "the ledger begins a round": Point("ms", BudgetLedger, "begin", ""),
-    "a client charges its ledger": Point("msv", ClientLedger, "charge"),
+    "the ledger begins a round": Point("msw", BudgetLedger, "begin", ""),
+    "a client charges its ledger": Point("msvw", ClientLedger, "charge"),
     "a client trains": Point("ms", Training, "train"),
-    "a client draws its seeds": Point("s", mod, "share"),
+    "a client draws its seeds": Point("sw", mod, "share"),
     "a client makes its proof": Point("v", mod, "share_with_proof"),
-    "a client answers": Point("msv", mod, "reply"),
+    "a client answers": Point("msvw", mod, "reply"),
     "the mixer answers": Point("m", nodes, "_mixed"),
     "the server begins to verify": Point("v", RoundVerifier, "start"),
-    "an aggregator checks envelopes": Point("s", Aggregator, "check"),
-    "a service node spends the round": Point("msv", SpentTokens, "spend"),
+    "an aggregator checks envelopes": Point("sw", Aggregator, "check"),
+    "a service node spends the round": Point("msvw", SpentTokens, "spend"),
     "an aggregator checks proofs": Point("v", VerifyingAggregator, "verify"),
     "the server decides on a proof": Point("v", RoundVerifier, "decide"),
     "an aggregator has its verified sum": Point("v", VerifyingAggregator, "add_verified"),
-    "an aggregator answers": Point("sv", nodes, "_aggregated"),
-    "the server puts the total together": Point("s", service_stages, "reconstruct"),
+    "an aggregator answers": Point("svw", nodes, "_aggregated"),
+    "an aggregator looks whether a window is the next": Point("w", KeptSums, "check"),
+    "an aggregator keeps a sum": Point("w", KeptSums, "advance"),
+    "an aggregator has its share of a window": Point("w", Aggregator, "add_up"),
+    "the server puts the total together": Point("sw", service_stages, "reconstruct"),
+    "the server solves a window": Point("w", Series, "solve"),
     "the server has the verified total": Point("v", RoundVerifier, "total"),
     "the server opens reports": Point("m", service_stages, "open_reports"),
-    "the ledger receives": Point("msv", BudgetLedger, "receive", "open", "received"),
-    "the strategy aggregates": Point("msv", FedAvg, "aggregate_train", "received", "received"),
+    "the ledger receives": Point("msvw", BudgetLedger, "receive", "open", "received"),
+    "the strategy aggregates": Point("msvw", FedAvg, "aggregate_train", "received", "received"),
     "the checkpoint is written": Point("ms", ModelState, "to_bytes", "received", "received"),
-    "the ledger completes the round": Point("ms", BudgetLedger, "complete", "received", "complete"),
+    "the ledger completes the round": Point("msw", BudgetLedger, "complete", "received", "complete"),
 }
 """Where processes are killed: at everything that is written, and once between two writes."""
+
+
+SAMPLINGS = {
+    "mixed": SelfSampling(1.0),
+    "summed": FixedSize(CLIENTS),
+    "verified": FixedSize(CLIENTS),
+    "windowed": Cyclic(WINDOWS.cohort),
+}
 
 
 def die() -> None:
@@ -184,6 +199,10 @@ class NotingGrid(InProcessGrid):
         record = answer.content.config_records.get(SERVICE_KEY, {})
         if "reports" in record or "total" in record:
             self.notes.add("mixed", [message.metadata.dst_node_id, record["token"].hex()])
+            asked = json.loads(message.content[SERVICE_KEY].get("terms", "{}")).get("window")
+            if asked is not None:
+                node, window = message.metadata.dst_node_id, [asked["series"], asked["index"]]
+                self.notes.add("opened", [node, *window, os.getpid()])
         return answer
 
 
@@ -243,8 +262,8 @@ def train(folder: Path, *, kind: str) -> None:
     grid.notes = inner.notes = notes
     strategy = ShuffleStrategy(
         inner,
-        randomizer=SUM if shared else SPEC,
-        sampling=FixedSize(CLIENTS) if shared else SelfSampling(1.0),
+        randomizer=WINDOWS if kind == "windowed" else SUM if shared else SPEC,
+        sampling=SAMPLINGS[kind],
         population=CLIENTS,
         shuffler=SharedSumStage(
             aggregator_public_keys=public, waiting=Waiting(discovery_timeout=1.0), verified=kind == "verified"

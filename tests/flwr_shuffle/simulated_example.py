@@ -32,6 +32,7 @@ RUN_CONFIG: dict[str, Any] = {
 TRIED: dict[str, dict[str, Any]] = {
     "sum": {"simulated-aggregators": 2},
     "verified sum": {"simulated-aggregators": 2, "verified": True},
+    "window": {"simulated-aggregators": 2, "band": 2, "sampling": "cyclic"},
     "two mix nodes": {"simulated-mixers": 2},
 }
 """By what is tried, what the run-config says beside."""

@@ -7,7 +7,7 @@ import os
 import select
 import signal
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("flwr")
 
 import killed_rounds
-from killed_rounds import CLIENTS, DELTA, KINDS, POINTS, ROUNDS, make_keys
+from killed_rounds import AGGREGATORS, CLIENTS, DELTA, KINDS, POINTS, ROUNDS, make_keys
 from processes import start_script
 
 from shuffle_plugins.accounting import Adversary
@@ -89,6 +89,7 @@ class Books:
         self.released = lines(folder / "released")
         self.noted_spending = np.array([noted[1:] for noted in lines(folder / "spent")])
         self.left = [(node - 2, bytes.fromhex(token)) for node, token in lines(folder / "left")]
+        self.opened = [tuple(noted) for noted in lines(folder / "opened")]  # node, series, index, process
         self.served = [(node - 2 - CLIENTS, token) for node, token in lines(folder / "mixed")]
 
 
@@ -104,6 +105,12 @@ def check(books: Books, folder: Path) -> None:
     for client, reports in Counter(client for client, _ in books.left).items():
         assert books.client_reports[client] >= reports, "a report left that its client did not charge"
     assert len(set(books.served)) == len(books.served), "a batch or a sum of one round was given out twice"
+    opened = defaultdict(list)
+    for node, series, index, process in books.opened:
+        opened[node, series].append((index, process))
+    for windows in opened.values():  # one after the other, each once, and in one process of the server
+        assert [index for index, _ in windows] == list(range(len(windows))), "a window was opened twice"
+        assert len({process for _, process in windows}) == 1, "a series went on after a restart"
     for service, token in books.served:
         key_file = folder / f"service-{service}.key"
         spent_rounds = SpentTokens(
@@ -133,9 +140,10 @@ KILLED = [
     for letter, kind in KINDS.items()
     for name, point in POINTS.items()
     for when in ("before", "after")
-    if letter in point.kinds and (when == "before" or name in (WRITES if kind == "mixed" else AFTER))
-    # What sums share with mixed or verified rounds is killed there.
-    if kind != "summed" or point.kinds == "s" or name in ALWAYS
+    if letter in point.kinds
+    and (when == "before" or kind == "windowed" or name in (WRITES if kind == "mixed" else AFTER))
+    # What sums share with other kinds of rounds is killed there.
+    if kind != "summed" or point.kinds.strip("w") == "s" or name in ALWAYS
 ]
 
 
@@ -159,6 +167,8 @@ def test_a_killed_run_goes_on_and_owes_what_it_owed(
     assert ended.saved.server_round == ROUNDS
     assert (ended.spent >= killed.spent).all()
     assert (np.array(ended.client_reports) >= np.array(killed.client_reports)).all()
+    if kind == "windowed":  # each process had a series of its own, at both aggregators
+        assert len({(node, series) for node, series, *_ in ended.opened}) == 2 * AGGREGATORS
     again = [one for one in ended.rounds if one.state is RoundState.COMPLETE]
     assert len(again) == ROUNDS
 

@@ -23,7 +23,7 @@ from flwr_shuffle import (
     ShuffleStrategy,
 )
 from flwr_shuffle.messages import ClientRefusal, payload_of
-from flwr_shuffle.updates import record_of, vector_of
+from flwr_shuffle.metrics import record_of, vector_of
 from mod_harness import instruction, question
 from sharing_run import SUM, SharedRun
 from strategy_harness import CLIENTS, MODEL, record, shuffled, train
@@ -77,10 +77,10 @@ def test_the_means_are_unbiased_with_the_noise_that_is_documented(local_epsilon:
     asked = PrivateEvaluation(metrics=METRICS, local_epsilon=local_epsilon)
     mechanism = asked.spec(cohort=2).build(dim=2)
     content = RecordDict({"any": MetricRecord({"accuracy": 0.8, "loss": 2.0})})
-    vector = vector_of(asked.ranges, content, failed_share=0.0)
+    vector = vector_of(asked.asked, content, failed_share=0.0)
     reports = 40_000
     mean = mechanism.sum(mechanism.randomize(vector.repeat(reports, 1))) / reports
-    told = record_of(asked.ranges, mean)
+    told = record_of(asked.asked, mean, reports=reports)
     deviation = (3.0 if local_epsilon == 1.0 else 1.6) / math.sqrt(reports)
     assert abs(told["accuracy"] - 0.8) < 6 * 0.5 * deviation
     assert abs(told["loss"] - 2.0) < 6 * 5 * deviation
@@ -131,7 +131,7 @@ def test_an_evaluation_that_fails_looks_like_any_other(told: dict[str, Any]) -> 
     asked = PrivateEvaluation(metrics=METRICS, local_epsilon=1.0)
     grid = InProcessGrid(app_of(failing), num_nodes=1)
     message = question(
-        {"w": np.zeros(9)}, instruction(asked.spec(cohort=2), metrics=asked.ranges), node=2, kind="evaluate"
+        {"w": np.zeros(9)}, instruction(asked.spec(cohort=2), metrics=asked.asked), node=2, kind="evaluate"
     )
     [answer] = grid.send_and_receive([message])
     assert len(payload_of(answer)) == asked.spec(cohort=2).report_bytes(dim=2) + 1
@@ -140,7 +140,7 @@ def test_an_evaluation_that_fails_looks_like_any_other(told: dict[str, Any]) -> 
 @pytest.mark.parametrize(("kind", "metrics"), [("train", True), ("evaluate", False)])
 def test_an_instruction_of_the_other_kind_is_refused(kind: str, metrics: bool) -> None:
     asked = PrivateEvaluation(metrics=METRICS, local_epsilon=1.0)
-    told = instruction(asked.spec(cohort=2), metrics=asked.ranges if metrics else ())
+    told = instruction(asked.spec(cohort=2), metrics=asked.asked if metrics else ())
     grid = InProcessGrid(app_of(), num_nodes=1)
     [answer] = grid.send_and_receive([question({"w": np.zeros(9)}, told, node=2, kind=kind)])
     assert answer.error.reason == ClientRefusal.BAD_INSTRUCTION
@@ -153,7 +153,7 @@ def test_a_server_that_asks_without_end_is_refused() -> None:
     grid = InProcessGrid(app_of(mod=mod), num_nodes=1)
     answered = []
     for _ in range(20):
-        told = instruction(asked.spec(cohort=2), metrics=asked.ranges)
+        told = instruction(asked.spec(cohort=2), metrics=asked.asked)
         [answer] = grid.send_and_receive([question({"w": np.zeros(9)}, told, node=2, kind="evaluate")])
         answered.append(not answer.has_error())
     assert answered == [True] * 5 + [False] * 15

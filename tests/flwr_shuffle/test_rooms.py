@@ -7,14 +7,15 @@ import flwr_shuffle
 
 LAYERS = [
     ["updates"],
+    ["metrics"],
     ["messages"],
     ["service_nodes", "client"],
     ["grids"],
     ["service_stages", "settings", "inner_strategy"],
     ["rounds"],
-    ["strategy"],
+    ["strategy", "queries"],
 ]
-CLIENTS = {"updates", "messages", "client", "service_nodes"}
+CLIENTS = {"updates", "metrics", "messages", "client", "service_nodes"}
 IMPORTED = re.compile(r"^\s*from flwr_shuffle\.(\w+) import", re.MULTILINE)
 
 

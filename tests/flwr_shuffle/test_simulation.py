@@ -102,12 +102,12 @@ def test_training_metrics_stay_and_evaluation_is_untouched(run):
 
 
 def test_the_example_has_aggregators_and_mix_nodes_in_a_simulation(run):
-    """One round of the example app each: a sum, a verified sum, and a cascade of two mix nodes."""
+    """One round of the example app each: sums, one of them verified and one of windows, and two mix nodes."""
     output = run[2]
     told = dict(re.findall(r"^example with (.*?): round 1: accuracy (.*)", output, re.MULTILINE))
-    assert list(told) == ["sum", "verified sum", "two mix nodes"], output[-4000:]
+    assert list(told) == ["sum", "verified sum", "window", "two mix nodes"], output[-4000:]
     assert all("against an observer of the model" in line for line in told.values())
-    assert output.count("the seeds of 4 clients are added up") == 2
+    assert output.count("the seeds of 4 clients are added up") == 4
     assert output.count("4 clients whose proofs hold are added up") == 2
     assert output.count("4 good envelopes, 4 reports given out") == 2
     assert "answered with an error" not in output

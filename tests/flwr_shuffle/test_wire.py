@@ -28,7 +28,8 @@ from flwr_shuffle.messages import (
     plain_payload,
     read_plain_payload,
 )
-from flwr_shuffle.updates import Metric, UpdateTerms
+from flwr_shuffle.metrics import Bins, Counts, Mean, Metric, Quantiles
+from flwr_shuffle.updates import UpdateTerms
 from mod_harness import adding, app
 
 from shuffle_plugins.mechanisms import MechanismSpec
@@ -69,7 +70,18 @@ MESSAGES: dict[str, Wire] = {
         run="r",
         server_round=0,
         mechanism=SPEC,
-        metrics=(Metric(name="loss", low=0, high=1.5), Metric(name="ü", low=-1, high=2)),
+        metrics=(Metric(name="loss", kind=Mean(0, 1.5)), Metric(name="ü", kind=Mean(-1, 2))),
+    ),
+    "query": Instruction(
+        token=bytes(16),
+        run="r",
+        server_round=0,
+        mechanism=SPEC,
+        metrics=(
+            Metric(name="a", kind=Counts(3)),
+            Metric(name="b", kind=Bins(0, 1, 9)),
+            Metric(name="c", kind=Quantiles(-1, 1, (0.25, 0.5))),
+        ),
     ),
     "records": replace(ASKED, records_per_client=9, samples_per_client=3),
     "shared": replace(
@@ -156,7 +168,8 @@ def test_a_service_nodes_message_comes_alone() -> None:
 
 
 TERMS_TEXT = str(MESSAGES["check"].to_record()["terms"])
-TWICE = '{"name": "loss", "low": 0, "high": 1}'
+ASKED_FOR = '[{"name": "loss", "kind": %s}]'
+TWICE = '{"name": "loss", "kind": {"low": 0, "high": 1}}'
 SHARES = '{"check_seed": "%s", "aggregators": "%s", "clients": %s}'
 
 
@@ -177,8 +190,15 @@ SHARES = '{"check_seed": "%s", "aggregators": "%s", "clients": %s}'
         ("shared", {"shared": SHARES % ("00" * 31, "00" * 32, 9)}),
         ("records", {"samples_per_client": 10}),
         ("records", {"records_per_client": 10**7}),
-        ("evaluation", {"metrics": '[{"name": "loss", "low": 1, "high": 0}]'}),
-        ("evaluation", {"metrics": '[{"name": "loss", "low": 0, "high": %s}]' % 10**400}),
+        ("evaluation", {"metrics": ASKED_FOR % '{"low": 1, "high": 0}'}),
+        ("evaluation", {"metrics": ASKED_FOR % '{"low": 0, "high": %s}' % 10**400}),
+        ("evaluation", {"metrics": ASKED_FOR % '{"low": 0, "top": 1}'}),
+        ("query", {"metrics": ASKED_FOR % '{"bins": 0}'}),
+        ("query", {"metrics": ASKED_FOR % '{"bins": 2097152}'}),
+        ("query", {"metrics": ASKED_FOR % '{"low": 0, "high": 1, "bins": 2.5}'}),
+        ("query", {"metrics": ASKED_FOR % '{"low": 0, "high": 1, "at": []}'}),
+        ("query", {"metrics": ASKED_FOR % '{"low": 0, "high": 1, "at": [1.5]}'}),
+        ("query", {"metrics": ASKED_FOR % '{"low": 0, "high": 1, "at": ["a"]}'}),
         ("evaluation", {"metrics": f"[{TWICE}, {TWICE}]"}),
         ("question", {"challenge": bytes(31)}),
         ("unable", {"code": '"because"'}),

@@ -35,6 +35,7 @@ NAMES = [
     "vector-sum",
     "multi-message",
     "unary-l1-sum",
+    "laplace-vector-sum",
     "poisson-binomial",
     "signed-sum",
 ]
@@ -138,11 +139,13 @@ def test_a_sum_is_for_its_cohort_and_clips() -> None:
 def test_kinds_tell_mechanisms_apart() -> None:
     assert set(available()) == {name for kind in registry.Kind for name in available(kind)}
     assert available("sums") == (
+        "laplace-vector-sum",
         "multi-message",
         "poisson-binomial",
         "signed-sum",
         "unary-l1-sum",
         "vector-sum",
+        "windowed-sum",
     )
     assert "signed-sum" not in available(*registry.ONE_MESSAGE)
     assert {"k-rr", "oue"} <= set(available("categories"))
@@ -167,7 +170,8 @@ def test_sums_are_built_by_noise_or_by_their_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["vector-sum", "multi-message", "poisson-binomial", "unary-l1-sum", "signed-sum"]
+    "name",
+    ["vector-sum", "multi-message", "poisson-binomial", "unary-l1-sum", "laplace-vector-sum", "signed-sum"],
 )
 def test_a_sum_is_agreed_on_as_text(name: str) -> None:
     mechanism = built(name)

@@ -1,5 +1,6 @@
 """Plans of sums: who draws the clients of a round, against which adversary, and what it saves."""
 
+import math
 from functools import partial
 
 import pytest
@@ -12,7 +13,7 @@ from shuffle_plugins.planning import plan_sums
 from shuffle_plugins.planning.errors import gaussian_mse
 from shuffle_plugins.planning.plans import DrawnBy, SumPlan
 from shuffle_plugins.planning.sums import most_rounds
-from shuffle_plugins.protocols import VectorSum
+from shuffle_plugins.protocols import VectorSum, WindowedSum, prefix_noise
 from shuffle_plugins.randomness import SeededRandomness
 
 N, K, T, DIM, DELTA, EPSILON = 2_000, 200, 40, 30, 1e-6, 1.5
@@ -34,9 +35,12 @@ def found(request: pytest.FixtureRequest) -> SumPlan:
 
 
 def test_every_way_is_certified_within_the_target(found: SumPlan) -> None:
-    server, clients, nobody = found.rows
-    assert [row.drawn_by for row in found.rows] == [DrawnBy.SERVER, DrawnBy.CLIENTS, DrawnBy.NOBODY]
-    assert [row.answering for row in found.rows] == [K, N, N]
+    server, clients, *windows, nobody = found.rows
+    ways = [DrawnBy.SERVER, DrawnBy.CLIENTS, DrawnBy.IN_TURN, DrawnBy.NOBODY]
+    if found.adversary is not Adversary.SERVER:  # before whom sampling alone is as good
+        del ways[2]
+    assert [row.drawn_by for row in found.rows] == ways
+    assert [row.answering for row in found.rows] == [K, N, *(K for _ in windows), N]
     for row in found.rows:
         least = 0.7 if row is server else 0.95  # the bound of k of n is attained by no single instance
         assert least * EPSILON < row.epsilon.lower <= row.epsilon.upper <= EPSILON
@@ -48,7 +52,7 @@ def test_every_way_is_certified_within_the_target(found: SumPlan) -> None:
 
 def test_a_row_is_the_protocols_own_answer(found: SumPlan) -> None:
     """Of the secret row and the drawn one, from a protocol of the noise that the row says; its real error."""
-    server, clients, _ = found.rows
+    server, clients, *_ = found.rows
     share = K / N
     secret = VectorSum.with_noise(dim=DIM, cohort=N, noise_multiplier=clients.noise_multiplier)
     accountant = accountant_of((secret.round(participation=share, adversary=found.adversary), T))
@@ -60,6 +64,26 @@ def test_a_row_is_the_protocols_own_answer(found: SumPlan) -> None:
     assert total / 30 / K**2 == pytest.approx(clients.noise_mse, rel=0.2)  # 900 squares: 6 deviations
     assert clients.bits_per_client == T * secret.bits_per_report
     assert server.bits_per_client == pytest.approx(T * server.bits_per_report * share)
+
+
+def test_windows_are_offered_where_they_win_and_say_by_how_much() -> None:
+    served = planned(adversary="server", cohorts=(K,))
+    server, _, windows = served.rows
+    assert windows.charged_steps == T // (N // K)
+    assert len(windows.coefficients) == N // K
+    built = WindowedSum.with_noise(
+        dim=DIM, cohort=K, noise_multiplier=windows.noise_multiplier, coefficients=windows.coefficients
+    )
+    certified = accountant_of((built.round(adversary=Adversary.SERVER), windows.charged_steps)).epsilon(DELTA)
+    assert windows.epsilon == certified
+    left = math.hypot(*windows.coefficients) * prefix_noise(windows.coefficients, rounds=T)
+    assert windows.model_noise == pytest.approx(windows.noise_multiplier * left)
+    assert windows.model_noise < 0.3 * server.noise_multiplier
+    assert windows.noise_mse == pytest.approx(DIM * windows.model_noise**2 / K**2, rel=0.05)
+    assert any("windows of 10 rounds" in said and "and not" in said for said in served.remarks())
+    watched = planned(mechanism="windowed-sum", cohorts=(K,))
+    assert [row.noise_multiplier for row in watched.rows] == [windows.noise_multiplier]
+    assert planned(cohorts=(K,), num_steps=1).rows[-1].drawn_by is DrawnBy.CLIENTS
 
 
 @pytest.mark.slow
@@ -97,7 +121,7 @@ def test_the_noise_of_mnist_is_that_of_the_proofs_table() -> None:
     server, clients = mnist(adversary="model-observer").rows
     assert server.noise_multiplier == pytest.approx(4.15, rel=0.02)
     assert clients.noise_multiplier == pytest.approx(3.38, rel=0.02)
-    server, again = mnist(adversary="server").rows
+    server, again, _ = mnist(adversary="server").rows
     assert again.noise_multiplier == clients.noise_multiplier
     assert (server.charged_steps, again.charged_steps) == (48, 300)
     assert server.noise_multiplier > 5 * clients.noise_multiplier

@@ -86,3 +86,26 @@ def test_it_is_printed_with_a_reason_for_every_setting(reports: TrainingRecipe) 
     assert "Warning" not in str(reports)
     drowned = training_recipe(**{**ASKED, "target_epsilon": 0.1, "population": 200}, num_steps=20)
     assert "Warning: the noise will drown" in str(drowned)
+
+
+@pytest.mark.slow
+def test_windows_are_told_of_and_recommended_when_they_are_asked_for() -> None:
+    asked = {"target_epsilon": 2.0, "delta": 1e-5, "population": 10_000, "dim": 1_000}
+    sums, windows = (training_recipe(**asked, mechanism=name) for name in ("vector-sum", "windowed-sum"))
+    assert len(windows.coefficients) == 10
+    assert any(name == "coefficients" and "one of any 10 steps" in why for name, _, why in windows.settings())
+    assert sums.windows_leave == pytest.approx(
+        windows.expected_noise.noise / sums.expected_noise.noise, rel=0.03
+    )
+    assert sums.windows_leave < 1
+    assert "windowed-sum would leave 0." in str(sums)
+    assert windows.learning_rate > sums.learning_rate
+    typed = get(
+        "windowed-sum",
+        dim=1_000,
+        cohort=windows.cohort,
+        noise_multiplier=windows.noise_multiplier,
+        coefficients=windows.coefficients,
+    )
+    participations = windows.num_steps // 10
+    assert PrivacyTarget(epsilon=2.0, delta=1e-5, num_steps=participations).cost(typed.round()) <= 2.0

@@ -22,12 +22,16 @@ from shuffle_plugins.protocols import (
     CubeSum,
     Histogram,
     HistogramSum,
+    LaplaceHistogram,
+    LaplaceScalarSum,
+    LaplaceVectorSum,
     PoissonBinomialSum,
     ScalarSum,
     SplitSum,
     UnaryL1Sum,
     VectorSum,
 )
+from shuffle_plugins.protocols.laplace import LaplaceSum
 from shuffle_plugins.protocols.sums import Tally
 from shuffle_plugins.randomness import SeededRandomness
 from shuffle_plugins.shuffler import InMemoryShuffler
@@ -69,12 +73,21 @@ SUMS: list[tuple[Any, Tensor, Tensor]] = [  # the protocol, its data, and what t
     (CountedUnary(length=5, bit_epsilon=1.5, held=5, **HELD), BITS, BITS),
     (CountedUnary(length=5, bit_epsilon=1.5, encoding="optimal", **HELD), CATEGORIES, ONE_HOT),
     (UnaryL1Sum(dim=4, bit_epsilon=2.5, radius=3.0, **HELD), IN_L1, IN_L1),
+    (LaplaceHistogram(categories=5, noise_epsilon=0.8, honest_fraction=0.7, **HELD), CATEGORIES, ONE_HOT),
+    (LaplaceScalarSum(levels=8, noise_epsilon=0.9, upper=3.0, **HELD), NUMBERS, NUMBERS),
+    (LaplaceVectorSum(dim=4, levels=6, noise_epsilon=0.9, radius=3.0, **HELD), IN_L1, IN_L1),
 ]
-EACH = pytest.mark.parametrize(
-    ("protocol", "data", "truth"), SUMS, ids=[f"{each.name}-{i}" for i, (each, _, _) in enumerate(SUMS)]
-)
+
+
+def each_of(chosen: list[tuple[Any, Tensor, Tensor]]) -> pytest.MarkDecorator:
+    names = [f"{each.name}-{i}" for i, (each, _, _) in enumerate(chosen)]
+    return pytest.mark.parametrize(("protocol", "data", "truth"), chosen, ids=names)
+
+
+EACH = each_of(SUMS)
+IN_MESSAGES = [kind for kind in SUMS if not isinstance(kind[0], LaplaceSum)]
 LABELLED = pytest.mark.parametrize(
-    ("protocol", "data"), [(each, data) for each, data, _ in SUMS if not isinstance(each, SplitSum)]
+    ("protocol", "data"), [(each, data) for each, data, _ in IN_MESSAGES if not isinstance(each, SplitSum)]
 )
 
 
@@ -106,7 +119,7 @@ def test_estimates_are_unbiased_and_vary_as_they_say(
     assert float(each.mean()) > 0.5 * protocol.worst_variance - 5 * noise
 
 
-@EACH
+@each_of(IN_MESSAGES)
 def test_messages_and_reports_are_the_same_sum(protocol: Any, data: Tensor, truth: Tensor) -> None:
     reports = protocol.randomize(data, randomness=SeededRandomness(8))
     batches = protocol.messages(reports)
@@ -164,6 +177,8 @@ CALIBRATED: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (ScalarSum.calibrated, {}),
     (HistogramSum.calibrated, {"categories": 20}),
     (SplitSum.calibrated, {}),
+    (LaplaceHistogram.calibrated, {"categories": 20}),
+    (LaplaceVectorSum.calibrated, {"dim": 20}),
     (CubeSum.calibrated, {"dim": 20}),
     (PoissonBinomialSum.calibrated, {"dim": 10, "bits": 7}),
     (CountedUnary.calibrated, {"length": 30}),

@@ -113,3 +113,20 @@ def test_bits_above_the_modulus_do_not_matter(
 def test_counts_that_do_not_fit_are_refused(counts: np.ndarray) -> None:
     with pytest.raises(ValueError, match=r"fit in 4 bits|counts are"):
         share(counts, layout=ResidueLayout(2, 4), aggregators=1, check_seed=SEED)
+
+
+@pytest.mark.parametrize("bits", [1, 9, 25, 32, 44])
+def test_many_shares_are_read_as_their_sum(bits: int) -> None:
+    layout = ResidueLayout(size=13, bits=bits)
+    generator = np.random.default_rng(bits)
+    total, texts = layout.zero(), []
+    for _ in range(70):
+        counts = generator.integers(0, 1 << bits, 13).astype(layout.dtype)
+        one = Residues(layout, counts, generator.integers(0, 1 << 63, 2).astype("<u8"))
+        total.add(one)
+        texts.append(one.to_bytes())
+    found = Residues.from_bytes(*texts, layout=layout)
+    assert np.array_equal(found.reduced, total.reduced)
+    assert np.array_equal(found.checks, total.checks)
+    with pytest.raises(ValueError, match="bytes, got"):
+        Residues.from_bytes(*texts, b"", layout=layout)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shuffle_plugins.randomness import Keystream
-from shuffle_plugins.secure_aggregation import ResidueLayout, share, sharing
+from shuffle_plugins.secure_aggregation import ResidueLayout, Residues, share, sharing
 
 CLIENTS, BITS = 3, 2
 WORDS = range(1 << BITS)
@@ -30,9 +30,10 @@ class TinyStream:
         assert block == 0
         return self
 
-    def update(self, zeros: bytes) -> bytes:
-        assert len(zeros) == 17
-        return bytes([self._seed[1], *bytes(15), self._seed[0]])
+    def update_into(self, zeros: memoryview, stream: np.ndarray) -> None:
+        assert len(zeros) in (16, 1)  # two check words, and then a count
+        stream[: len(zeros)] = 0
+        stream[0] = self._seed[1 if len(zeros) == 16 else 0]
 
 
 @pytest.fixture(autouse=True)
@@ -139,3 +140,73 @@ def test_two_sums_of_one_aggregator_would_show_a_client() -> None:
 
     laws = [law(counts, view, aggregators=1) for counts in EQUAL]
     assert laws[0] != laws[2]
+
+
+# -- windows: two rounds of two clients each, of data and coins, over all masks ------------------------------
+
+CHOICES = 4**8  # of eight masks mod 4 for one aggregator, or of sixteen mod 2 for two
+SERIES = [(0, (1, 3)), (1, (1, 3))]
+COUNTS = (1, 0, 1, 1, 0, 1, 0, 1)  # data of two clients in round 0, and in round 1; then their coins
+
+
+def windows_law(
+    counts: tuple[int, ...],
+    asked: list[tuple[int, tuple[int, ...]]],
+    *,
+    aggregators: int = 1,
+    left_out: bool = False,
+) -> np.ndarray:
+    """How often each view comes up: all shares, and what honest aggregators give out of their masks.
+
+    ``asked`` are windows, each a round and its coefficients. ``left_out``: the last aggregator is not given
+    the first client of round 0.
+    """
+    base, layout = 4 // aggregators, ResidueLayout(size=CHOICES, bits=2 // aggregators)
+    digits = np.arange(CHOICES) // base ** np.arange(8 * aggregators)[:, None] % base
+    masks = digits.reshape(aggregators, 2, 2, 2, CHOICES)  # of data or coins, round, client, in every choice
+    shares = (np.array(counts).reshape(2, 2, 2, 1) - masks.sum(axis=0)) % base
+    seen, given = list(shares.reshape(8, -1)), masks.copy()
+    if left_out:
+        given[-1, :, 0, 0] = 0
+
+    def residues(values: np.ndarray) -> Residues:
+        return Residues(layout, values.astype(layout.dtype), layout.zero().checks)
+
+    for data, coins in given.sum(axis=3):
+        for number, coefficients in asked:
+            sums = [residues(data[t]) for t in range(number, -1, -1)]
+            found = sharing.windowed(sums, residues(coins[number]), coefficients=coefficients)
+            seen.append(found.reduced)
+    return np.sort(sum(base**place * values.astype(np.int64) for place, values in enumerate(seen)))
+
+
+def windows_of(counts: tuple[int, ...], modulus: int = 4) -> list[int]:
+    data, coins = np.array(counts).reshape(2, 2, 2).sum(axis=2)
+    return [(data[0] + coins[0]) % modulus, (data[1] + 3 * data[0] + coins[1]) % modulus]
+
+
+OTHERS = list(product(range(2), repeat=8))
+ALIKE = [counts for counts in OTHERS if windows_of(counts) == windows_of(COUNTS)]
+
+
+def test_data_and_coins_with_equal_windows_look_alike() -> None:
+    first = windows_law(COUNTS, SERIES)
+    assert len(ALIKE) > 10
+    assert all(np.array_equal(windows_law(counts, SERIES), first) for counts in ALIKE[::3])
+    unlike = [counts for counts in OTHERS[::11] if counts not in ALIKE]
+    assert not any(np.array_equal(windows_law(counts, SERIES), first) for counts in unlike)
+
+
+@pytest.mark.parametrize("coefficients", [(1, 1), (1,), (0, 1)])
+def test_coins_used_twice_would_show_more_than_windows(coefficients: tuple[int, ...]) -> None:
+    """Why a series' coefficients are pinned, and each of its windows is opened once."""
+    laws = [windows_law(counts, [*SERIES, (1, coefficients)]) for counts in ALIKE[:12]]
+    assert any(not np.array_equal(law, laws[0]) for law in laws)
+
+
+def test_windows_of_different_clients_say_nothing_of_that_round() -> None:
+    """Nor of later ones in which it has a coefficient that is a unit."""
+    laws = [windows_law(counts, SERIES, aggregators=2, left_out=True) for counts in OTHERS[::17]]
+    assert all(np.array_equal(law, laws[0]) for law in laws)
+    agreed = [windows_law(counts, SERIES, aggregators=2) for counts in OTHERS[::17]]
+    assert any(not np.array_equal(law, agreed[0]) for law in agreed)

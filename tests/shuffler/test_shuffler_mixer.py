@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from sealing import SIZE, Parties, Row, round_context
 
+from shuffle_plugins.protocols import DecoyHistogram
+from shuffle_plugins.randomness import SeededRandomness
 from shuffle_plugins.shuffler import BatchRefused, BatchRequest, Mixer, Refusal, ShuffleError, SpentTokens
 from shuffle_plugins.shuffler.envelopes import envelope_size
 from shuffle_plugins.shuffler.keys import (
@@ -265,6 +268,24 @@ def test_several_reports_of_a_client_come_together_and_leave_apart(tmp_path: Pat
     assert sorted(found) == texts
     assert found != texts
     assert (said.answered, said.rejected) == (5, {5: Refusal.DUPLICATE})
+
+
+def test_categories_and_decoys_of_a_client_leave_one_by_one(tmp_path: Path) -> None:
+    """Envelopes of one length, each with a client's messages and blanks; out come single messages."""
+    protocol = DecoyHistogram(categories=3, cohort=4, decoys=2.0)
+    reports = protocol.randomize(torch.tensor([0, 0, 1, 2]), randomness=SeededRandomness(3))
+    each = protocol.messages(reports, blanks=True)
+    assert {len(sent) for sent in each} == {1 + protocol.most_decoys}
+    row = Row(folder=tmp_path, context=round_context(reports=1 + protocol.most_decoys))
+    padding = bytes(SIZE - 1)
+    texts = [b"".join(bytes([label]) + padding for label in sent.fields[0].values.tolist()) for sent in each]
+    envelopes = row.envelopes(*texts)
+    assert len({len(envelope) for envelope in envelopes}) == 1
+    _, mixed = row.mixed(envelopes)
+    labels = torch.tensor([text[0] for text in mixed])
+    assert labels.tolist() != torch.cat([sent.fields[0].values for sent in each]).tolist()
+    found = protocol.total(protocol.message_layout.reports(labels))
+    assert torch.equal(found, protocol.total(reports))
 
 
 @pytest.mark.parametrize("told", [1, 2, 4])

@@ -10,6 +10,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import (
+    Cyclic,
     FixedSize,
     MixNodeStage,
     Poisson,
@@ -22,7 +23,7 @@ from flwr_shuffle import (
 from flower_mnist import task
 from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.core import rounded
-from shuffle_plugins.protocols import VectorSum
+from shuffle_plugins.protocols import VectorSum, WindowedSum, window_coefficients
 
 app = ServerApp()
 
@@ -43,7 +44,7 @@ def main(grid: Grid, context: Context) -> None:
         delta=delta,
         max_epsilon=float(config["max-epsilon"]) or None,
         budget_against=Adversary(str(config["budget-against"])),
-        evaluation=evaluation(config, summed=isinstance(sent["randomizer"], VectorSum)),
+        evaluation=evaluation(config, summed=not isinstance(sent["randomizer"], str)),
     )
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
@@ -87,16 +88,19 @@ def reports(context: Context, *, dim: int) -> dict[str, Any]:
         if config["aggregator-public-keys"]
         else simulated.aggregator_public_keys
     ):
-        cohort = int(config["cohort"])
-        noise = float(config["noise-multiplier"])
+        common = {
+            "dim": dim,
+            "cohort": int(config["cohort"]),
+            "noise_multiplier": float(config["noise-multiplier"]),
+            "radius": radius,
+            "overhead": 0.2,  # of the noise's variance, for fewer coins
+        }
+        rounds, band = int(config["num-server-rounds"]), int(config["band"])
+        coefficients = window_coefficients(rounds=rounds, band=band)
         return {
-            "randomizer": VectorSum.with_noise(
-                dim=dim,
-                cohort=cohort,
-                noise_multiplier=noise,
-                radius=radius,
-                overhead=0.2,  # of the noise's variance, for fewer coins
-            ),
+            "randomizer": VectorSum.with_noise(**common)
+            if band == 1
+            else WindowedSum.with_noise(**common, coefficients=coefficients),
             "shuffler": SharedSumStage(aggregator_public_keys=aggregators, verified=bool(config["verified"])),
         }
     mixers = str(config["mixer-public-key"]) or simulated.mixer_public_keys
@@ -126,8 +130,10 @@ def sampling(config: dict[str, str | int | float | bool]) -> FixedSize | Poisson
     match config["sampling"]:
         case "fixed-size":
             return FixedSize(int(config["cohort"]))
+        case "cyclic":
+            return Cyclic(int(config["cohort"]))
         case "poisson":
             return Poisson(rate)
         case "self":
             return SelfSampling(rate)
-    raise ValueError(f'sampling is "fixed-size", "poisson" or "self", got {config["sampling"]!r}')
+    raise ValueError(f'sampling is "fixed-size", "cyclic", "poisson" or "self", got {config["sampling"]!r}')

@@ -43,7 +43,7 @@ from shuffle_plugins.accounting.terms import (
 )
 from shuffle_plugins.core import checks, rounded
 
-_STATE_VERSION = 3
+_STATE_VERSION = 4
 _MOST_SIZES = 400  # sizes of cohorts composed finely and in any order
 _FEW_SIZES = 64  # the same of rounds whose losses take long, and for what is asked seldom
 _AMPLIFIED = (Adversary.MODEL_OBSERVER, Adversary.SERVER)
@@ -107,16 +107,22 @@ class _Answers:
     """What was found out for one adversary and one δ."""
 
     charged: float | None = None  # what the history costs; None where a round was recorded since
-    allowed: tuple[Cohort, float] | None = None  # a size, and an ε that one more of it does not exceed
+    # A size, an ε that one more of it does not exceed, and as of how many rounds of one client.
+    allowed: tuple[Cohort, float, int] | None = None
     limit: float = math.inf  # an ε that the history is known not to exceed
     shown: float = 0.0  # the largest ε given out, so that ε never falls while rounds are recorded
 
-    def record(self, cohort: Cohort) -> None:
-        """Keep what still holds once one more round is recorded."""
-        self.charged, self.limit = None, math.inf
-        if self.allowed is not None and self.allowed[0].covers(cohort):
-            self.limit = self.allowed[1]
+    def record(self, cohort: Cohort, *, taken: int) -> None:
+        """Keep what still holds once one more round is recorded, with which one client was in so many."""
+        self.charged, self.limit = None, self.not_over(cohort, taken=taken)
         self.allowed = None
+
+    def not_over(self, cohort: Cohort, *, taken: int) -> float:
+        """An ε that one more round of this size, the ``taken``-th of one client, is known not to exceed."""
+        if self.allowed is None:
+            return math.inf
+        size, epsilon, most = self.allowed
+        return epsilon if size.covers(cohort) and taken <= most else math.inf
 
 
 class FederatedAccountant:
@@ -176,6 +182,22 @@ class FederatedAccountant:
             )
         self._record(federated_round, unnamed=names is None, released=released)
         self._participation.add(federated_round, names)
+        kind = self._participation.of(federated_round)
+        for (adversary, _), answers in self._answers.items():
+            if released or adversary is Adversary.SERVER:
+                taken = self._participation.taken(adversary)[kind.index]
+                answers.record(kind.cohort(federated_round.before(adversary)), taken=taken)
+
+    def join(self, names: Iterable[str]) -> None:
+        """Clients join by names that were not there before, such as the ids of nodes that were restarted.
+
+        Each may be any of those that took part before: it is counted as the one that took part most.
+        """
+        self._participation.join(distinct_participants(names))
+
+    def assumed(self, federated_round: FederatedRound, names: Iterable[str]) -> dict[str, int]:
+        """Of those that joined among these clients, in how many rounds of this kind each may have been."""
+        return self._participation.before(federated_round, names)
 
     def rename(self) -> None:
         """From here on participants go by new names, such as the node ids of another run.
@@ -189,6 +211,7 @@ class FederatedAccountant:
             check_recordable(federated_round.before(adversary))
         kind = self._participation.of(federated_round)
         kind.recorded += 1
+        kind.sampled |= not kind.cohort(federated_round.observer).open
         # Of sums of one kind the largest δ0 is charged.
         kind.example = max(kind.example, federated_round, key=lambda each: each.local_delta)
         for adversary in _AMPLIFIED:
@@ -197,9 +220,6 @@ class FederatedAccountant:
                 cohort = kind.cohort(shuffle_round)
                 self._cohorts[adversary][cohort] += 1
                 self._whole[adversary].step(shuffle_round)
-                for (asked_about, _), answers in self._answers.items():
-                    if asked_about is adversary:
-                        answers.record(cohort)
         self._records.append(RecordedRound(federated_round, unnamed=unnamed, released=released))
 
     @property
@@ -307,7 +327,7 @@ class FederatedAccountant:
         exact = adversary is Adversary.MODEL_OBSERVER
         if len(self._cohorts[adversary]) > _FEW_SIZES:
             exact = False
-            charged = self._dominating(adversary, self._participation.taken, limit=_FEW_SIZES)
+            charged = self._dominating(adversary, self._participation.taken(adversary), limit=_FEW_SIZES)
         accountant = ShuffleAccountant(method=self._method)
         for each, steps in charged.history:
             if isinstance(each, SeveralReportsRound):
@@ -342,10 +362,12 @@ class FederatedAccountant:
         max_epsilon: float,
         delta: float,
         adversary: Adversary = Adversary.MODEL_OBSERVER,
+        participants: Iterable[str] | None = None,
     ) -> bool:
-        """Whether one more such round, of the client who took part most, would take ε over ``max_epsilon``.
+        """Whether one more such round would take ε over ``max_epsilon``.
 
-        Ask with the most that the round can cost: the fewest reports that are accepted.
+        Ask with the most that the round can cost: the fewest reports that are accepted. ``participants`` are
+        all that may be in it, if that is known; None takes the client who took part most to be in it.
         """
         checks.target_epsilon(max_epsilon, name="max_epsilon")
         checks.delta(delta)
@@ -356,18 +378,17 @@ class FederatedAccountant:
         check_recordable(shuffle_round)
         kind = self._participation.of(federated_round)
         cohort, answers = kind.cohort(shuffle_round), self._answers[adversary, delta]
-        known = answers.allowed
-        if known is not None and known[1] <= max_epsilon and known[0].covers(cohort):
+        taken = self._participation.after(federated_round, participants, adversary=adversary)
+        if answers.not_over(cohort, taken=taken[kind.index]) <= max_epsilon:
             return False
-        if self._is_whole(adversary):
+        if self._is_whole(adversary) and taken[kind.index] > kind.recorded:
             whole = self._whole[adversary]
             exceeds = whole.would_exceed(shuffle_round, target_epsilon=max_epsilon, delta=delta)
         else:
-            taken = Counter(self._participation.taken) + Counter({kind.index: 1})
             longer = self._dominating(adversary, taken, also=cohort)
             exceeds = longer.epsilon(delta, lower=False).upper > max_epsilon
         if not exceeds:
-            answers.allowed = cohort, max_epsilon
+            answers.allowed = cohort, max_epsilon, taken[kind.index]
         return exceeds
 
     # -- composing --------------------------------------------------------------------------------------
@@ -378,7 +399,8 @@ class FederatedAccountant:
         slow = self._method == "rdp" or most == _FEW_SIZES  # a size takes milliseconds at every question
         if slow and len(self._cohorts[adversary]) > most:
             return False
-        return adversary is Adversary.MODEL_OBSERVER or self._participation.is_complete
+        taken = self._participation.taken(adversary)
+        return all(taken[kind.index] >= kind.recorded for kind in self._participation.kinds)
 
     @property
     def _most_sizes(self) -> int:
@@ -389,7 +411,7 @@ class FederatedAccountant:
         """The rounds that the number reported charges for."""
         if self._is_whole(adversary):
             return self._whole[adversary]
-        return self._dominating(adversary, self._participation.taken)
+        return self._dominating(adversary, self._participation.taken(adversary))
 
     def _dominating(
         self,
@@ -403,14 +425,15 @@ class FederatedAccountant:
         cohorts = self._cohorts[adversary]
         if also is not None:
             cohorts = cohorts + Counter({also: 1})
-        if adversary is Adversary.SERVER:
-            cohorts = costliest(cohorts, taken)
+        cohorts = costliest(cohorts, taken)
         return self._accountant(adversary, fewer_sizes(cohorts, limit=limit or self._most_sizes))
 
     def _attained(self, adversary: Adversary) -> ShuffleAccountant | None:
         """Rounds that a client was in, or less costly ones; None where those are charged."""
         if adversary is Adversary.MODEL_OBSERVER:
-            attained = self._cohorts[adversary]
+            whole, kinds = self._is_whole(adversary), self._participation.kinds
+            hidden = {kind.index for kind in kinds if kind.sampled or whole}
+            attained = Counter({c: n for c, n in self._cohorts[adversary].items() if c.kind in hidden})
         else:
             attained = cheapest(self._cohorts[adversary], self._participation.of_busiest_client())
         if attained == self._cohorts[adversary] and self._is_whole(adversary):
@@ -470,13 +493,14 @@ class FederatedAccountant:
         cls,
         records: Iterable[RecordedRound],
         *,
-        participation: Sequence[Mapping[RoundKind, Mapping[str, int]]],
+        participation: Sequence[Mapping[RoundKind, Mapping[str, Sequence[int]]]],
         method: Method = "pld",
     ) -> Self:
         """An accountant of rounds that were recorded elsewhere.
 
         ``participation`` says, for each kind of round, in how many of those whose participants are known by
-        name each client took part; one mapping for each set of names, see :meth:`rename`.
+        name each client took part, and in how many it may have been before it joined (see :meth:`join`); one
+        mapping for each set of names, see :meth:`rename`.
         """
         accountant = cls(method=method)
         for record in records:

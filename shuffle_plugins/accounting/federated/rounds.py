@@ -381,9 +381,12 @@ class KindParticipation:
     index: int  # number of the kind, in the order in which kinds appeared
     example: FederatedRound
     named: Counter[tuple[int, str]] = field(default_factory=Counter)  # rounds of each client, by era and name
-    most: Counter[int] = field(default_factory=Counter)  # the largest of them in each era
+    # Of a client that joined within an era the most that it can have been in before, under another name.
+    before: dict[tuple[int, str], int] = field(default_factory=dict)
+    most: Counter[int] = field(default_factory=Counter)  # the largest sum of both in each era
     unnamed: int = 0  # rounds whose participants are not known; everybody is taken to have been in them
     recorded: int = 0
+    sampled: bool = False  # whether an observer does not know of all rounds who was in them
 
     @property
     def rounds(self) -> int:
@@ -394,7 +397,17 @@ class KindParticipation:
         """Count so many more rounds of each of these clients."""
         for name, rounds in named.items():
             self.named[era, name] += rounds
-            self.most[era] = max(self.most[era], self.named[era, name])
+            self.most[era] = max(self.most[era], self.of((era, name)))
+
+    def after(self, names: Iterable[str] | None, *, era: int) -> int:
+        """:attr:`rounds` after one more, of these clients, or of the busiest one."""
+        if names is None:
+            return self.rounds + 1
+        return self.rounds + max(0, *(self.of((era, name)) + 1 - self.most[era] for name in names))
+
+    def of(self, client: tuple[int, str]) -> int:
+        """In how many rounds a client is taken to have been."""
+        return self.named[client] + self.before.get(client, 0)
 
     def cohort(self, shuffle_round: Round) -> Cohort:
         """The size of a round of this kind."""
@@ -413,15 +426,37 @@ class ParticipationCounts:
         """Participation in each kind of round, in the order of their indices."""
         return list(self._kinds.values())
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether of every kind, one client can have been in all rounds."""
-        return all(kind.rounds >= kind.recorded for kind in self.kinds)
+    def taken(self, adversary: Adversary) -> dict[int, int]:
+        """Of each kind the most rounds that can tell something of one client: those that it can have been in,
+        before an observer of whom sampling hides it all.
+        """
+        hidden = adversary is Adversary.MODEL_OBSERVER
+        return {kind.index: kind.recorded if hidden and kind.sampled else kind.rounds for kind in self.kinds}
 
-    @property
-    def taken(self) -> dict[int, int]:
-        """Of each kind the most rounds that one client can have been in."""
-        return {kind.index: kind.rounds for kind in self.kinds}
+    def after(
+        self, federated_round: FederatedRound, names: Iterable[str] | None, *, adversary: Adversary
+    ) -> dict[int, int]:
+        """:meth:`taken` after one more round, of these clients, or of the busiest one."""
+        kind = self.of(federated_round)
+        sampled = kind.sampled or not kind.cohort(federated_round.observer).open
+        hidden = adversary is Adversary.MODEL_OBSERVER and sampled
+        after = kind.recorded + 1 if hidden else kind.after(names, era=self._era)
+        return self.taken(adversary) | {kind.index: after}
+
+    def join(self, names: Iterable[str]) -> None:
+        """Clients join an era: each may be any that was in it before under another name, and is counted on as
+        the one that took part most.
+        """
+        joined = [(self._era, name) for name in names]
+        for kind in self.kinds:
+            for client in joined:
+                if client not in kind.named:
+                    kind.before.setdefault(client, kind.most[self._era])
+
+    def before(self, federated_round: FederatedRound, names: Iterable[str]) -> dict[str, int]:
+        """Of clients that joined, in how many rounds of this kind each is taken to have been before."""
+        known = self.of(federated_round).before
+        return {name: known[self._era, name] for name in names if known.get((self._era, name))}
 
     def of(self, federated_round: FederatedRound) -> KindParticipation:
         """Who took part in rounds of this round's kind; a new kind begins without participants."""
@@ -446,22 +481,22 @@ class ParticipationCounts:
         totals: dict[tuple[int, str], float] = {}
         for kind in self.kinds:
             each = weight(kind)
-            for client, rounds in kind.named.items():
-                totals[client] = totals.get(client, 0.0) + each * rounds
+            for client in kind.named:
+                totals[client] = totals.get(client, 0.0) + each * kind.of(client)
         return totals
 
     def of_busiest_client(self) -> dict[int, int]:
         """Rounds of each kind, by its index, of the client known by name who took part most in all."""
-        totals = self._totals(lambda _: 1.0)
+        totals = sum((kind.named for kind in self.kinds), Counter[tuple[int, str]]())
         if not totals:
             return {}
         busiest = max(sorted(totals), key=totals.__getitem__)  # of several the same one in every run
         return {kind.index: kind.named[busiest] for kind in self.kinds if busiest in kind.named}
 
     def of_clients(self) -> list[dict[int, int]]:
-        """Rounds of each kind, by its index, of every client; none if there is more than one set of names."""
+        """Rounds of each kind, by its index, of every client; none if somebody may have had two names."""
         clients = {client for kind in self.kinds for client in kind.named}
-        if len({era for era, _ in clients}) != 1:
+        if len({era for era, _ in clients}) != 1 or any(kind.before for kind in self.kinds):
             return []
         return [{kind.index: kind.named[each] + kind.unnamed for kind in self.kinds} for each in clients]
 
@@ -475,29 +510,37 @@ class ParticipationCounts:
             worst[era] = max(worst.get(era, 0.0), total)
         return math.fsum([*worst.values(), *(weight(kind) * kind.unnamed for kind in kinds if kind.unnamed)])
 
-    def state(self) -> tuple[tuple[tuple[RoundKind, dict[str, int]], ...], ...]:
-        """For each era and kind, how many rounds each named client took part in."""
-        found: list[dict[RoundKind, dict[str, int]]] = [{} for _ in range(self._era + 1)]
+    def state(self) -> tuple[tuple[tuple[RoundKind, dict[str, tuple[int, int]]], ...], ...]:
+        """For each era and kind, in how many rounds each named client was, and may have been before."""
+        found: list[dict[RoundKind, dict[str, tuple[int, int]]]] = [{} for _ in range(self._era + 1)]
         for key, kind in self._kinds.items():
-            for (era, name), rounds in kind.named.items():
-                found[era].setdefault(key, {})[name] = rounds
+            for era, name in sorted(kind.named.keys() | kind.before.keys()):
+                both = kind.named[era, name], kind.before.get((era, name), 0)
+                found[era].setdefault(key, {})[name] = both
         return tuple(tuple(era.items()) for era in found)
 
     def load(
         self,
-        eras: Sequence[Mapping[RoundKind, Mapping[str, int]]],
+        eras: Sequence[Mapping[RoundKind, Mapping[str, Sequence[int]]]],
         *,
         known: Mapping[RoundKind, Sequence[int]],
     ) -> None:
-        """Take over named participants that were counted elsewhere, by era and kind of round.
+        """Take over named participants that were counted elsewhere, as of :meth:`state`.
 
         ``known`` has the numbers of reports of those rounds, with which they must agree.
         """
         for self._era, era in enumerate(eras):
             for key, named in era.items():
-                if not all(isinstance(n, str) and type(r) is int and r >= 1 for n, r in named.items()):
-                    raise ValueError("participants are names, in a whole number of rounds each")
-                self._kinds[key].add(named, era=self._era)
+                kind = self._kinds[key]
+                for name, (rounds, before) in named.items():
+                    if not isinstance(name, str) or type(rounds) is not int or type(before) is not int:
+                        raise ValueError("participants are names, in a whole number of rounds each")
+                    if rounds < 0 or before < 0 or not rounds + before:
+                        raise ValueError("participants were in a round, or may have been")
+                    if before:
+                        kind.before[self._era, name] = before
+                    if rounds:
+                        kind.add({name: rounds}, era=self._era)
         for key, kind in self._kinds.items():
             reports = known.get(key, ())
             if kind.most.total() > len(reports):

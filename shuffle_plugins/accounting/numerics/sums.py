@@ -17,8 +17,8 @@ From below, tests of a sum of one type are evaluated in the same way (``Acceptin
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import combinations, product
 
@@ -86,20 +86,34 @@ def _of_one_law(values: Floats, masses: Floats, trials: int, shift: Floats) -> t
 
 @dataclass(frozen=True, kw_only=True)
 class MixedSums:
-    """Sums x + own + Σ n_i draws of type i, Σ n_i = trials.
+    """Sums x + Σ n_i draws of type i, Σ n_i = trials, + draws of further laws, whose numbers are given.
 
     What a law's masses lack of one is a draw of zero.
 
     Attributes:
         shift: x, shape (rows,).
         types: up to three laws.
-        own: one further law, drawn once, if there is one.
+        further: laws besides the types, each with the number of its draws.
+        groups: further draws of which each has one of two laws: both, and the number of draws. What is found
+            holds for all of their mixes, too; it takes twice as long for each group.
+        held: of each group the law that all of its draws have; the method that is asked chooses it.
     """
 
     shift: Floats
     types: list[Law]
     trials: int
-    own: Law | None = None
+    further: Sequence[tuple[Law, int]] = ()
+    groups: Sequence[tuple[tuple[Law, Law], int]] = ()
+    held: tuple[int, ...] = ()
+
+    @cached_property
+    def _besides(self) -> list[tuple[Law, int]]:
+        """Further laws, those of the groups with them."""
+        held = zip(self.groups, self.held, strict=len(self.held) > 0)
+        return [*self.further, *((laws[of], draws) for (laws, draws), of in held)]
+
+    def _corners(self) -> list[MixedSums]:
+        return [replace(self, held=held) for held in product((0, 1), repeat=len(self.groups))]
 
     def largest(self, share: float) -> Floats:
         """For each row one upper bound on the expected positive parts of all mixes, shape (rows,).
@@ -108,6 +122,8 @@ class MixedSums:
             share: variance of the Gaussian that smooths the sum, relative to the sum's variance, or to that
                 under the tilt of the contour where that is less; in (0, 1).
         """
+        if len(self.held) < len(self.groups):
+            return np.asarray(np.max([each.largest(share) for each in self._corners()], axis=0))
         saddle = self.saddle_points()
         tilt, distance = saddle.tilt, self.shift / np.maximum(self.deviation, 1e-300)
         smoothing = self.smoothing(share, saddle)
@@ -145,30 +161,47 @@ class MixedSums:
         values, masses = self.packed
         tilt, shift = saddle.tilt[rows], self.shift[rows]
         height = tilt * shift - 2 * np.log(tilt) - saddle.log_height[rows] + (smoothing * tilt) ** 2 / 2
-        log_modulus, angle, wrong = _log_moments(values[:, rows], masses, tilt, step, count)
+        of_laws = _log_moments(values[:, rows], masses, tilt, step, count)
+        log_modulus, angle, wrong = (each[: len(self.types)] for each in of_laws)
+        # Of the further laws together.
+        more_modulus, more_angle, more_wrong = (self._together(each) for each in of_laws)
         t = step[:, None] * np.arange(count)
         ratio = t / tilt[:, None]
-        shape = log_modulus[-1] - (smoothing[:, None] * t) ** 2 / 2 - np.log1p(ratio**2)
+        shape = more_modulus - (smoothing[:, None] * t) ** 2 / 2 - np.log1p(ratio**2)
         shape += height[:, None]
-        turn = t * (shift + smoothing**2 * tilt)[:, None] - 2 * np.arctan(ratio) + angle[-1]
-        rounding = wrong[-1] + 8 * _ROUNDOFF * (np.abs(turn) + np.abs(shape) + 8)
+        turn = t * (shift + smoothing**2 * tilt)[:, None] - 2 * np.arctan(ratio) + more_angle
+        rounding = more_wrong + 8 * _ROUNDOFF * (np.abs(turn) + np.abs(shape) + 8)
         shape[:, 1:] += math.log(2.0)
-        highest = (log_modulus[:-1] + wrong[:-1]).max(axis=0)
+        highest = (log_modulus + wrong).max(axis=0)
         ceiling = np.exp(np.minimum(shape + self.trials * highest, 600.0))
         # 20.0: −log of the size, over the largest term's, of terms that are bounded and not computed
         kept = np.any(ceiling > math.exp(-20.0), axis=0)
-        every = log_modulus[:-1], angle[:-1], wrong[:-1], shape, turn, rounding
-        return _Terms(*(each[..., kept] for each in every)), ceiling[:, ~kept].sum(axis=1)
+        every = log_modulus, angle, wrong, shape, turn, rounding
+        off = ceiling[:, ~kept].sum(axis=1)
+        if self.held:
+            bend, more = np.zeros(shape.shape), np.zeros(shape.shape)  # C·D², and growth towards other mixes
+            here = len(of_laws[0]) - len(self.held)  # where the groups' laws begin
+            for i, ((laws, draws), of) in enumerate(zip(self.groups, self.held, strict=True), start=here):
+                law, weights = laws[1 - of]
+                other = _log_moments(law[None, rows], weights[None], tilt, step, count)
+                larger, turned = (draws * (other[part][0] - of_laws[part][i]) for part in (0, 1))
+                bend += (larger**2 + turned**2) / 8
+                more += np.maximum(larger, 0.0)
+            largest = ceiling * np.exp(np.minimum(more, 600.0)) * np.minimum(bend * (1 + 1e-6), 2.0)
+            off += largest[:, kept].sum(axis=1)
+        return _Terms(*(each[..., kept] for each in every)), off
 
     def log_bound(self) -> Floats:
         """Chernoff's bound on the logarithm of the same, shape (rows,): (y)₊ ≤ e^{c·y − 1}/c."""
+        if len(self.held) < len(self.groups):
+            return np.asarray(np.max([each.log_bound() for each in self._corners()], axis=0))
         saddle = self.saddle_points()
         return np.asarray(saddle.log_height + np.log(saddle.tilt) - 1.0, dtype=np.float64)
 
     @cached_property
     def packed(self) -> Law:
-        """All laws, the own one last: values, (laws, rows, atoms), and masses, (laws, atoms)."""
-        laws = [*self.types, self.own or (np.zeros((len(self.shift), 1)), np.ones(1))]
+        """All laws, types first: values, (laws, rows, atoms), and masses, (laws, atoms)."""
+        laws = [*self.types, *(law for law, _ in self._besides)]
         atoms = max(len(masses) for _, masses in laws)
         values = np.zeros((len(laws), len(self.shift), atoms))
         weights = np.zeros((len(laws), atoms))
@@ -184,10 +217,16 @@ class MixedSums:
         return self._largest_deviation(np.einsum("la,lra->lr", masses, values**2))
 
     def _largest_deviation(self, variances: Floats) -> Floats:
-        return np.asarray(np.sqrt(self.trials * variances[:-1].max(axis=0) + variances[-1]), dtype=np.float64)
+        largest = self.trials * variances[: len(self.types)].max(axis=0)
+        return np.asarray(np.sqrt(largest + self._together(variances)), dtype=np.float64)
+
+    def _together(self, of_laws: Floats) -> Floats:
+        """What the further laws' draws make together of values that add up, shape (laws, …)."""
+        draws = [float(number) for _, number in self._besides]
+        return np.asarray(np.tensordot(draws, of_laws[len(self.types) :], axes=1))
 
     def saddle_points(self) -> _Saddle:
-        """About the c > 0 at which the largest N·log M_i(c) + log M_own(c) + c·x − 2·log c is least."""
+        """About the c > 0 at which the largest N·log M_i(c) + log M_further(c) + c·x − 2·log c is least."""
         x, deviation = self.shift, np.maximum(self.deviation, 1e-300)
         most = np.maximum(np.abs(self.packed[0]).max(axis=(0, 2)), 1e-300)
         low = np.log(0.1 / (deviation + most))
@@ -224,14 +263,14 @@ class MixedSums:
         growth *= values
         mean = growth.sum(axis=2) / (1 + moment)
         variance = np.maximum((growth * values).sum(axis=2) / (1 + moment) - mean**2, 0.0)
-        logs, means = np.log1p(moment), mean.copy()
-        logs[:-1] *= self.trials
-        means[:-1] *= self.trials
-        best = np.argmax(logs[:-1], axis=0)[None]
-        slope = np.take_along_axis(means[:-1], best, 0)[0] + means[-1] + self.shift - 2 / tilt
+        logs, kinds = np.log1p(moment), len(self.types)
+        of_types = self.trials * logs[:kinds]
+        best = np.argmax(of_types, axis=0)[None]
+        steepest = np.take_along_axis(self.trials * mean[:kinds], best, 0)[0]
+        slope = steepest + self._together(mean) + self.shift - 2 / tilt
         return _Saddle(
             tilt=tilt,
-            log_height=logs[:-1].max(axis=0) + logs[-1] + tilt * self.shift - 2 * np.log(tilt),
+            log_height=of_types.max(axis=0) + self._together(logs) + tilt * self.shift - 2 * np.log(tilt),
             slope=slope,
             spread=self._largest_deviation(variance),
         )
@@ -675,10 +714,14 @@ _GAUSS_POINTS = 8
 _SERIES_FROM = 32.0
 
 
-def bernstein_reach(variance: npt.ArrayLike) -> Floats:
-    """How far a binomial count strays from its mean but for a probability of 1e-30 (Bernstein)."""
-    third = LOG_TAIL / 3
-    return np.asarray(third + np.sqrt(third**2 + 2 * LOG_TAIL * np.asarray(variance)), dtype=np.float64)
+def bernstein_reach(variance: npt.ArrayLike, *, tail: float = TAIL) -> Floats:
+    """How far a binomial count strays from its mean but for a probability of ``tail`` (Bernstein).
+
+    So does a hypergeometric one, of the same or a larger variance: Hoeffding 1963, Theorem 4.
+    """
+    log_tail = math.log(2 / tail)
+    third = log_tail / 3
+    return np.asarray(third + np.sqrt(third**2 + 2 * log_tail * np.asarray(variance)), dtype=np.float64)
 
 
 def window_ends(trials: int, probability: float) -> tuple[int, int]:
@@ -719,6 +762,19 @@ def binomial_masses(trials: int, probability: float, *, low: int, high: int) -> 
     falling = np.cumprod(below / ((trials - below + 1) * odds))
     mass = np.concatenate([falling[::-1], [1.0], rising])
     return np.asarray(mass / mass.sum(), dtype=np.float64)
+
+
+def hypergeometric_window(*, draws: int, marked: int, among: int) -> tuple[int, Floats]:
+    """As :func:`binomial_window`, of how many of ``draws`` out of ``among`` are ``marked``."""
+    least, most = max(0, draws + marked - among), min(draws, marked)
+    mean = draws * marked / among
+    reach = float(bernstein_reach(mean * (1 - marked / among)))
+    low, high = max(least, math.floor(mean - reach)), min(most, math.ceil(mean + reach))
+    counts = np.arange(low, high, dtype=np.float64)
+    ratio = (marked - counts) * (draws - counts) / ((counts + 1) * (among - marked - draws + counts + 1))
+    logs = np.concatenate([[0.0], np.cumsum(np.log(ratio))])
+    mass = np.exp(logs - logs.max())
+    return low, np.asarray(mass / mass.sum(), dtype=np.float64)
 
 
 def binomial_between(trials: int, probability: float, *, edges: Cells) -> Floats:

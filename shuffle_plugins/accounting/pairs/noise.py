@@ -1,6 +1,6 @@
-"""The noise of sums: fair coins and crowds' bits through the Gaussians that cover them.
+"""The noise of sums: coins and crowds' bits through Gaussians that cover them, shares of Laplace noise.
 
-Proofs: ``docs/proofs/sums.md``, "The cover", and ``docs/proofs/counts.md``.
+Proofs: ``docs/proofs/sums.md``, and ``docs/proofs/counts.md``.
 """
 
 from __future__ import annotations
@@ -554,3 +554,56 @@ def _shift(laws: Iterable[_Law], *, start: float) -> float:
             middle = math.sqrt(short * shift)
             short, shift = (short, middle) if law.within(middle) else (middle, shift)
     return shift if checked else math.inf
+
+
+_POISSON_TAIL = 1e-30  # what is left out of a Poisson number's mass, on either side
+
+
+@lru_cache(maxsize=64)
+def poisson_masses(mean: float) -> tuple[int, Floats, float]:
+    """The first number listed, the masses of it and those after it, and their relative error at most."""
+    reach = -math.log(_POISSON_TAIL)  # Chernoff's bounds on both tails
+    low = max(0, math.floor(mean - math.sqrt(2 * mean * reach)))
+    high = math.ceil(mean + math.sqrt(2 * mean * reach) + reach / 3) + 1
+    steps = np.log(np.longdouble(mean) / np.arange(low + 1, high + 1))  # small near the mode
+    logs = np.append(np.longdouble(0), np.cumsum(steps))
+    masses = np.exp(logs - logs.max())
+    error = len(masses) * LONG_ROUNDOFF + 2.0**-50
+    return low, np.asarray(masses / masses.sum(), dtype=np.float64), error
+
+
+def poisson_profile(losses: Floats, *, mean: float) -> Floats:
+    """δ at ``losses`` ≥ 0, rounded up, of (A + 1, B) against (A, B + 1), A and B Poisson of this mean.
+
+    The likelihood ratio at (a, b) is a/b, so of each b it is a tail of A (``docs/proofs/tags.md``, "Decoys").
+    """
+    low, masses, error = poisson_masses(mean)
+    numbers = np.arange(low, low + len(masses) + 1, dtype=np.float64)  # of B, or of B + 1
+    held, before = np.append(masses, 0.0), np.append(0.0, masses)
+    tails = np.append(np.cumsum(masses[::-1])[::-1], 0.0)  # P[A ≥ low], …, and 0
+    found = []
+    for factor in np.exp(np.minimum(losses, _LARGEST_LOSS)).tolist():
+        least = np.floor(np.minimum(factor * numbers, 1e15)).astype(np.int64) + 1 - low
+        first, second = (tails[np.clip(least - less, 0, len(masses))] for less in (1, 0))
+        kept, taken = float(held @ first), factor * float(before @ second)
+        found.append(max(kept - taken, 0.0) + 4 * error * (kept + taken))
+    return np.asarray(found) + 4 * _POISSON_TAIL
+
+
+@lru_cache(maxsize=256)
+def shared_laplace_loss(*, rate: float, shape: float, shift: int) -> float:
+    """log p(0)/p(shift) of the difference of two Pólya numbers of this shape in (0, 1], rounded up.
+
+    That is the largest privacy loss between two sums ``shift`` steps apart whose noise it is. p is to a
+    constant Σ_j w(j)·w(j + k), with w(j) = (shape)_j/j!·e^(−rate·j).
+    """
+    terms = math.ceil(60 / rate) + 2  # of each sum: beyond lies less than e^-100 of it
+    if terms + shift > 1 << 26:
+        raise ValueError(
+            f"noise that falls by {rate:.3g} a step is too wide to account for: use fewer levels"
+        )
+    j = np.arange(1, terms + shift, dtype=np.float64)
+    weights = np.exp(np.append(0.0, np.cumsum(np.log1p((shape - 1) / j))) - rate * np.append(0.0, j))
+    here = float(weights[:terms] @ weights[:terms])
+    there = float(weights[:terms] @ weights[shift:])
+    return (math.log(here) - math.log(there)) * (1 + 1e-9) + 1e-9

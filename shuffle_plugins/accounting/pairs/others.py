@@ -32,7 +32,8 @@ _ROUGH = 0.014  # smoothing of rough profiles, as a share of the sum's variance
 _FEW = 0.25  # smoothing: the variance of so many reports, …
 _MOST_SMOOTHED = 5e-3  # … as a share of the sum's at most this
 _FEW_SLOTS = 256  # up to which all sums are smoothed little
-_SHARES = (0.6, 1.5, 3.0, 6.0, 14.0, 72.0)  # ends of buckets of 1 − u, in units of its mean
+SHARES = (0.6, 1.5, 3.0, 6.0, 14.0, 72.0)
+"""Ends of buckets of 1 − u, in units of its mean."""
 _NO_MATTER = 2e-4  # relative change of the others' laws within a bucket that needs no finer one
 
 
@@ -128,7 +129,7 @@ class OthersPair(ABC):
         unit, rest = 1 / max(n * common, 1.0), 1 - common
         # 0.01: of a bucket, nevertheless
         first = min(_NO_MATTER / max(rest, _NO_MATTER), 0.01)
-        ends = [0.0, *(min(max(share * unit, first), 0.999) for share in _SHARES)]
+        ends = [0.0, *(min(max(share * unit, first), 0.999) for share in SHARES)]
 
         def below(gap: float) -> float:
             return (1 - gap) * math.exp((n - 1) * math.log1p(-common * gap))
@@ -266,12 +267,12 @@ class MixPair(OthersPair):
 
     def sums(self, bucket: Bucket, growth: Floats) -> MixedSums:
         """Those of section 3c of the proofs at E = 1 + ``growth``, shape (losses,)."""
-        types = [_law(each, growth, bucket.kept) for each in self.others.types]
-        values, masses = _law(self.others.shared, growth, 1.0)
+        types = [mixed_law(each, growth, bucket.kept) for each in self.others.types]
+        values, masses = mixed_law(self.others.shared, growth, 1.0)
         visible, trials = self.slots / self.population, min(self.slots, self.population - 1)
         own = bucket.own * values, visible * masses
         if self.stands_in:
-            values, masses = _law(self.others.shared, growth, bucket.kept * self.common)
+            values, masses = mixed_law(self.others.shared, growth, bucket.kept * self.common)
             own = (
                 np.column_stack([own[0], bucket.others * values]),
                 np.append(own[1], (1 - visible) * masses),
@@ -280,12 +281,12 @@ class MixPair(OthersPair):
         return MixedSums(
             shift=-self.population * growth,
             types=[(bucket.others * values, masses) for values, masses in types],
-            own=own,
             trials=trials,
+            further=[(own, 1)],
         )
 
 
-def _law(atoms: Atoms, growth: Floats, kept: float) -> Law:
+def mixed_law(atoms: Atoms, growth: Floats, kept: float) -> Law:
     """What a report adds, less its mean, if it is read against that share of its law (Lemma 10)."""
     u, v, mass = np.array(atoms).T
     values = ((u - v) - growth[:, None] * (v + (1 - kept))) / kept

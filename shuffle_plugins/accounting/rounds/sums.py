@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
@@ -11,7 +13,7 @@ import numpy as np
 from scipy.special import erfcx, ndtr
 from typing_extensions import override
 
-from shuffle_plugins.accounting.composition.sampled import sampled_instance
+from shuffle_plugins.accounting.composition.sampled import sampled_composition, sampled_instance
 from shuffle_plugins.accounting.losses import (
     PrivacyLossDistribution,
     Resolution,
@@ -35,8 +37,11 @@ from shuffle_plugins.accounting.pairs.noise import (
     has_binomial_instance,
     log_ratio,
     participation_losses,
+    poisson_masses,
+    poisson_profile,
     profile_reach,
     score_cover,
+    shared_laplace_loss,
 )
 from shuffle_plugins.accounting.rounds.round import Round, lower_losses
 from shuffle_plugins.accounting.terms import NeighbouringRelation, Sampling
@@ -45,6 +50,7 @@ from shuffle_plugins.core.checks import (
     Chance,
     Count,
     Dim,
+    Flag,
     Fraction,
     NotNegative,
     Positive,
@@ -55,6 +61,7 @@ from shuffle_plugins.core.checks import (
 
 _MOST_LISTED_LOSSES = 1 << 11
 _ROUNDOFF = 1e-12
+_LARGEST_DECOY_LOSS = 600.0  # e to this power, times a mass, is a float
 _ROOT_2 = math.sqrt(2)
 
 
@@ -166,25 +173,34 @@ class SumRound(_CoveredSum):
     @property
     @override
     def description(self) -> str:
-        noise = f"a sum with coins whose deviation is {self.noise_multiplier:.6g} of its sensitivity"
+        noise = f"{self._what} with coins whose deviation is {self.noise_multiplier:.6g} of its sensitivity"
         if self.participation is None:
             return noise
         return f"{noise}, to which each client adds its data with probability {self.participation:.6g}"
 
     @property
+    def _what(self) -> str:
+        return "a sum"
+
+    @property
+    def _counts(self) -> int:
+        """Counts with coins of their own that a client's data move."""
+        return self.dim
+
+    @property
     @override
     def replacement_distance(self) -> float:
-        return min(1.0, self.dim * (self.cover().distance + self.coin_distance))
+        return min(1.0, self._counts * (self.cover().distance + self.coin_distance))
 
     @override
     def replacement_ratio(self, log_tail: float) -> float:
         ratio = self.coin_ratio if self.coin_distance else 0.0
-        each = log_tail - math.log(2 * self.dim)  # half for the coins, half for their cover
+        each = log_tail - math.log(2 * self._counts)  # half for the coins, half for their cover
         # Two tails of each client's coins (Hoeffding), or of each of the 512 parts that many are drawn in.
         drawn_tail = math.log(2 * self.cohort * 512) - DRAWN_REACH**2 / 2
         if ratio is None or (self.coin_distance and each < drawn_tail):
             return math.inf
-        return self.dim * (log_ratio(self.trials, log_tail=each) + ratio)
+        return self._counts * (log_ratio(self.trials, log_tail=each) + ratio)
 
     @property
     @override
@@ -207,6 +223,120 @@ class SumRound(_CoveredSum):
             resolution=resolution,
             zero=self.attained // 2 if centred else 0,
         )
+
+
+def _coefficients(name: str, value: object) -> tuple[int, ...]:
+    found = tuple(value) if isinstance(value, (tuple, list)) else ()
+    whole = all(type(each) is int and 0 <= each <= 1 << 16 for each in found)  # sums stay whole numbers
+    if not found or not whole or not (found[0] and found[-1]):
+        raise ValueError(
+            f"{name} must be whole numbers in [0, 2**16], the first and the last positive, got {value!r}"
+        )
+    return found
+
+
+Coefficients = Annotated[tuple[int, ...], _coefficients]
+"""c_0, …, c_{b−1}: the weights of the present round's sum and of those before it in a window."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowRound(SumRound):
+    """One client's participation in a series of windows of sums, of which no single sum is seen.
+
+    What is seen in round t is Σ_j c_j·D_{t−j} + Bin(trials, ½) in every coordinate, D_s the sum of the
+    integer vectors of round s. Who takes part at most once in any b = len(c) rounds in a row moves b windows,
+    the j-th of them by c_j times its vector: one Gaussian mechanism of sensitivity ‖c‖₂·``sensitivity``, and
+    b counts in each coordinate to be covered (``docs/proofs/sums.md``, "Windows"). One step of an accountant
+    is a *participation*, not a round, and as costly before those who see the windows alone as before the
+    server, which knows who took part. Both ends of its ε are of all b windows; a series that ends with fewer
+    costs no more.
+
+    Attributes:
+        coefficients: c_0, …, c_{b−1}, whole numbers.
+        trials: the fewest that any of the windows has.
+    """
+
+    coefficients: Coefficients
+
+    KIND: ClassVar[str] = "window"
+    SOURCE: ClassVar[str] = "shuffle_plugins, docs/proofs/sums.md"
+    SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (Sampling.FULL,)
+    seen = "sums over windows of rounds with coins, and neither a single round's sum nor what clients add"
+
+    @property
+    def separation(self) -> int:
+        """b: a client takes part at most once in so many rounds in a row."""
+        return len(self.coefficients)
+
+    def participations(self, indexes: Iterable[int]) -> tuple[WindowRound, ...]:
+        """What a client's participations at these indexes of a series cost, each a step of an accountant.
+
+        Of those less than b apart, which share windows, the coefficients add up: all of them are one longer
+        window, for a client whose every vector is the same.
+        """
+        found: list[list[int]] = []
+        begun = 0
+        for index in sorted(checks.whole("an index", each, at_least=0) for each in indexes):
+            if not found or index - begun >= len(found[-1]):
+                begun = index
+                found.append([])
+            shared, place = found[-1], index - begun
+            shared += [0] * (place + self.separation - len(shared))
+            for j, each in enumerate(self.coefficients):
+                shared[place + j] += each
+        return tuple(replace(self, coefficients=tuple(each)) for each in found)
+
+    @property
+    def _length(self) -> float:
+        return math.sqrt(sum(each * each for each in self.coefficients))
+
+    @property
+    @override
+    def noise_multiplier(self) -> float:
+        return super().noise_multiplier / self._length
+
+    @property
+    @override
+    def _counts(self) -> int:
+        return self.dim * self.separation
+
+    @property
+    @override
+    def secrecy(self) -> str:
+        return (
+            "who takes part need not be secret, and sampling earns nothing; each client takes part at most "
+            f"once in any {self.separation} rounds in a row"
+        )
+
+    @property
+    @override
+    def _what(self) -> str:
+        return f"a participation in windows of {self.separation} rounds' sums"
+
+    @override
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
+        """One coordinate's counts in all windows; with secret participation, of a record and zero."""
+        centred = self.norm is not None and 2 * self.norm <= self.sensitivity
+        moved = self.attained // 2 if centred else self.attained
+        times = Counter(each * moved for each in self.coefficients if each)
+        laws = [
+            binomial_losses(trials=self.trials, shift=shift, sampling_rate=1.0, resolution=resolution)
+            for shift in times
+        ]
+        return sampled_instance(
+            laws,
+            list(times.values()),
+            sampling_rate=self.participation or 1.0,
+            resolution=resolution,
+            exchanged=exchanged,
+        )
+
+    @classmethod
+    @override
+    def fields_from_state(cls, saved: dict[str, Any]) -> dict[str, Any]:
+        return saved | {"coefficients": tuple(saved["coefficients"])}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,16 +476,22 @@ def _laplace_profile(*, rate: float, shift: int) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True, kw_only=True)
 class LaplaceRound(Round):
-    r"""A round of a sum with discrete Laplace noise.
+    r"""A round of sums with discrete Laplace noise, of which every client may have added a share.
 
-    What is seen is, up to total variation ``distance``, a function of Σ x_i + k, with P[k] ∝
-    :math:`e^{-ε_0|k|/sensitivity}` and x_i whole numbers.
+    What is seen is, up to total variation ``distance``, a function of Σ x_i + k, with P[k_j] ∝
+    :math:`e^{-ε_0|k_j|/sensitivity}` independently in every coordinate and x_i vectors of whole numbers
+    (``docs/proofs/sums.md``, "Shares of discrete Laplace noise").
 
     Attributes:
         noise_epsilon: ε0 of the noise alone.
-        sensitivity: largest \|x − x'\| of two numbers that a client may hold.
-        attained: a difference of two such numbers that does occur: it makes the lower bound. 0 if none does.
+        sensitivity: largest \|x − x'\|₁ of two vectors that a client may hold.
+        attained: a difference in one coordinate of two such vectors that does occur, in each of
+            ``coordinates`` at once if they move ``evenly``: it makes the lower bound. 0 if none does.
         distance: bound on the total variation between the round and a function of that sum.
+        coordinates: in how many two vectors differ, at most.
+        evenly: whether each of them moves by sensitivity/coordinates at most.
+        shape: how much of the noise is there, in (0, 1]: clients that added a share, over those whose
+            shares add up to the noise.
     """
 
     cohort: int
@@ -363,23 +499,54 @@ class LaplaceRound(Round):
     sensitivity: Count
     attained: int = 0
     distance: Fraction = 0.0
+    coordinates: Count = 1
+    evenly: Flag = False
+    shape: Annotated[float, in_range(above=0, at_most=1)] = 1.0
 
+    SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (*Round.SAMPLINGS, Sampling.SINGLE_PASS)
     KIND: ClassVar[str] = "laplace"
+    SOURCE: ClassVar[str] = "shuffle_plugins, docs/proofs/sums.md"
     pair_name = "discrete Laplace"
     seen = "the sum with its noise, and nothing of what single clients add to it"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.whole("attained", self.attained, at_least=0, at_most=self.sensitivity)
+        if self.evenly and self.sensitivity % self.coordinates:
+            raise ValueError("a sensitivity that moves evenly is a multiple of the number of coordinates")
+        checks.whole("attained", self.attained, at_least=0, at_most=self._each)
 
     @property
     def _rate(self) -> float:
         return self.noise_epsilon / self.sensitivity
 
     @property
+    def _each(self) -> int:
+        return self.sensitivity // self.coordinates if self.evenly else self.sensitivity
+
+    @property
+    def _times(self) -> int:
+        return self.coordinates if self.evenly else 1
+
+    @property
+    def pure_epsilon(self) -> float:
+        """ε at δ = 0 of the sum itself, without ``distance`` and without sampling; exact, rounded up."""
+        return self._times * self._largest_loss
+
+    @property
+    def _largest_loss(self) -> float:
+        """Of one coordinate if they move evenly, otherwise of all together."""
+        if self.shape == 1:
+            return self._rate * self._each
+        apart = -(-self._each // self.coordinates) if not self.evenly else self._each
+        return shared_laplace_loss(rate=self._rate, shape=self.shape, shift=apart) * (
+            1 if self.evenly else self.coordinates
+        )
+
+    @property
     @override
     def description(self) -> str:
-        return f"a sum with discrete Laplace noise of {self.noise_epsilon:.6g} nats"
+        noise = f"a sum with discrete Laplace noise of {self.noise_epsilon:.6g} nats"
+        return noise if self.shape == 1 else f"{noise}, of which {self.shape:.4g} is there"
 
     @property
     @override
@@ -388,20 +555,29 @@ class LaplaceRound(Round):
 
     @override
     def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
-        losses, deltas = _laplace_profile(rate=self._rate, shift=self.sensitivity)
-        return profile_losses(losses, deltas, resolution=resolution, sampling_rate=self.sampling_rate)
+        if self.shape == 1:
+            profile = _laplace_profile(rate=self._rate, shift=self._each)
+        else:  # randomized response of the same largest loss dominates
+            profile = _laplace_profile(rate=self._largest_loss, shift=1)
+        rate = self.sampling_rate
+        if self._times == 1:
+            return profile_losses(*profile, resolution=resolution, sampling_rate=rate)
+        alone = profile_losses(*profile, resolution=resolution)
+        return sampled_composition([alone], [self._times], sampling_rate=rate, resolution=resolution)
 
     @property
     @override
     def lower_families(self) -> tuple[str, ...]:
-        return ("discrete Laplace instance",) if 0 < self.attained <= 1 << 24 else ()  # what can be listed
+        # 1 << 24: what can be listed
+        known = self.shape == 1 and 0 < self.attained <= 1 << 24
+        return ("discrete Laplace instance",) if known else ()
 
     @override
     def lower_losses(
         self, family: str, resolution: Resolution, *, exchanged: bool = False
     ) -> PrivacyLossDistribution:
         """Everybody else holds x', and the client x (P, if it takes part) or x', ``attained`` apart."""
-        if exchanged:
+        if exchanged and self._times == 1:
             return lower_losses(self, family, resolution).reversed()
         fall, rate = -self._rate, self.sampling_rate
         outside = 1 / (1 + math.exp(fall))
@@ -411,8 +587,77 @@ class LaplaceRound(Round):
             1 - 1e-11
         )  # more than sums mod q can move: their range leaves out noise of probability 2**-40
         q = moved[::-1]
-        p = (1 - rate) * q + rate * moved
-        return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
+        p = moved if self._times > 1 else (1 - rate) * q + rate * moved
+        alone = finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
+        if self._times == 1:
+            return alone
+        return sampled_instance(
+            [alone], [self._times], sampling_rate=rate, resolution=resolution, exchanged=exchanged
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoyRound(Round):
+    """A round of shuffled categories among which clients have hidden decoys (``docs/proofs/tags.md``).
+
+    What is seen is, up to total variation ``distance``, a function of how often each category was sent: by
+    the clients who hold it, and as a decoy, a Poisson number of mean ``decoys``, independently in each.
+    Replacing a client moves two of these counts by one, and its ε is that of these two.
+
+    Attributes:
+        decoys: of each category, expected of the clients who follow the protocol together.
+    """
+
+    cohort: int
+    decoys: Positive
+    distance: Fraction = 0.0
+
+    SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (*Round.SAMPLINGS, Sampling.SINGLE_PASS)
+    KIND: ClassVar[str] = "decoys"
+    SOURCE: ClassVar[str] = "shuffle_plugins, docs/proofs/tags.md"
+    pair_name = "two Poisson counts"
+    seen = "all messages without senders and in random order"
+
+    @property
+    @override
+    def description(self) -> str:
+        return f"shuffled categories with {self.decoys:.6g} decoys of each"
+
+    @property
+    @override
+    def replacement_distance(self) -> float:
+        return self.distance
+
+    @override
+    def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
+        # Losses are log(a/b), of deviation √(2/decoys); the profile ends where b = 0 is all that is left.
+        deviation = math.sqrt(2 / self.decoys)
+        largest = min(14 * deviation + 40 / self.decoys, 3.0 + math.log1p(self.decoys), _LARGEST_DECOY_LOSS)
+        points = min(math.ceil(2 * resolution.cells * largest / deviation) + 2, 4_000)
+        losses = np.linspace(0.0, largest, points)
+        deltas = poisson_profile(losses, mean=self.decoys)
+        return profile_losses(losses, deltas, resolution=resolution, sampling_rate=self.sampling_rate)
+
+    @property
+    @override
+    def lower_families(self) -> tuple[str, ...]:
+        return ("two counts instance",) if self.decoys <= 1 << 12 else ()  # what can be listed
+
+    @override
+    def lower_losses(
+        self, family: str, resolution: Resolution, *, exchanged: bool = False
+    ) -> PrivacyLossDistribution:
+        """Everybody else holds x', and the client x (P, if it takes part) or x'."""
+        if exchanged:
+            return lower_losses(self, family, resolution).reversed()
+        _, masses, _ = poisson_masses(self.decoys)
+        still, moved = np.append(masses, 0.0), np.append(0.0, masses)
+        away, stays = np.outer(moved, still).ravel(), np.outer(still, moved).ravel()
+        listed = away + stays > 1e-25  # of all others together some 1e-20 at most
+        p, q = self.sampling_rate * away + (1 - self.sampling_rate) * stays, stays
+        return finite_losses(
+            None, p[listed], q[listed], missing=0.0, kind="lower", resolution=resolution, symmetric=False
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -562,7 +562,7 @@ def test_what_would_lower_epsilon_is_missed_in_a_saved_state() -> None:
     state = json.loads(json.dumps(accountant.state_dict()))
     halved = json.loads(json.dumps(state).replace("50", "25"))
     [[[kind, named]]] = state["participation"]
-    rarer = {**state, "participation": [[[kind, dict.fromkeys(named, 1)]]]}
+    rarer = {**state, "participation": [[[kind, dict.fromkeys(named, (1, 0))]]]}
     for damaged, why in (
         (halved, "not what was written"),
         (rarer, "not what was"),
@@ -577,9 +577,11 @@ def test_what_would_lower_epsilon_is_missed_in_a_saved_state() -> None:
     [
         *(
             (wrong, "whole number of rounds")
-            for wrong in ({"a": 0}, {"a": 1.0}, {"a": True}, {1: 1}, {"b": -1})
+            for wrong in ({"a": (1.0, 0)}, {"a": (True, 0)}, {1: (1, 0)}, {"a": (0, 1.0)})
         ),
-        ({"a": 2}, "more rounds than there were"),
+        *((wrong, "or may have been") for wrong in ({"a": (0, 0)}, {"b": (-1, 0)}, {"b": (1, -1)})),
+        ({"a": (2, 0)}, "more rounds than there were"),
+        ({"a": (1, 1)}, "more rounds than there were"),
         ({}, "missing"),
     ],
 )
@@ -609,10 +611,9 @@ def test_a_round_whose_participants_are_unknown_counts_for_every_client() -> Non
         counts.add(one, names)
     weight = {drawn(10).kind: 1.0, other.kind: 10.0}
     assert counts.worst_client(lambda kind: weight[kind.example.kind]) == 1 + 10 + 20  # b's, and the unknown
-    assert counts.taken == {0: 2, 1: 3}
-    assert counts.is_complete
-    counts.of(other).recorded += 1
-    assert not counts.is_complete  # of the first kind somebody was in all rounds, of the other nobody
+    assert counts.taken(Adversary.SERVER) == {0: 2, 1: 3}
+    for names, after in ((None, 4), (["a"], 3), (["b", "c"], 4)):
+        assert counts.after(other, names, adversary=Adversary.SERVER) == {0: 2, 1: after}
 
 
 def test_a_budget_counts_the_round_that_is_asked_about() -> None:
@@ -630,6 +631,78 @@ def test_a_budget_counts_the_round_that_is_asked_about() -> None:
         for share, exceeds in ((0.99, True), (1.01, False)):
             asked = {"max_epsilon": share * cost, "delta": DELTA, "adversary": adversary}
             assert accountant.would_exceed(drawn(30), **asked) is exceeds
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_clients_that_join_may_be_any_that_left(data: st.DataObject) -> None:
+    """People come, leave and come back under other names; none is charged less than its own rounds."""
+    accountant, truth, names = FederatedAccountant(), Counter[int](), dict(enumerate("abcdef"))
+    for place in range(data.draw(st.integers(1, 12))):
+        back = data.draw(st.sets(st.sampled_from(range(6)), max_size=2))
+        names |= {person: f"{person} since {place}" for person in back}
+        if back:
+            accountant.join([names[person] for person in back])
+        there = data.draw(st.sets(st.sampled_from(range(6)), min_size=2))
+        least = max([truth[person] + 1 for person in there] + list(truth.values()))
+        called = [names[person] for person in there]
+        after = accountant._participation.after(drawn(2), called, adversary=Adversary.SERVER)[0]
+        accountant.step(drawn(2), participants=called)
+        truth.update(there)
+        assert max(truth.values()) == least <= accountant.worst_client_rounds == after <= place + 1
+    restored = FederatedAccountant()
+    restored.load_state_dict(json.loads(json.dumps(accountant.state_dict())))
+    assert restored.state_dict() == accountant.state_dict()
+    assert restored.worst_client_rounds == accountant.worst_client_rounds
+
+
+def test_clients_that_join_are_no_evidence_for_a_lower_end() -> None:
+    accountant = recorded((drawn(10), people(10)), (drawn(10), people(10)))
+    accountant.join(people(10, start=10))
+    known = accountant.client_spread(DELTA)
+    accountant.step(drawn(10), participants=people(10, start=10))
+    assert accountant.worst_client_rounds == 3
+    always = recorded(*((drawn(10), people(10)) for _ in range(3)))
+    twice = recorded(*((drawn(10), people(10)) for _ in range(2)))
+    found, most, least = (one.spending(DELTA).server for one in (accountant, always, twice))
+    assert found.upper == pytest.approx(most.upper)
+    assert found.lower <= least.upper
+    assert known is None or known.clients == 10
+    assert accountant.client_spread(DELTA) is None
+
+
+def test_before_an_observer_who_knows_the_order_clients_pay_for_their_own_rounds() -> None:
+    """Cohorts whose draw is no secret, ten of them after one another, each twice."""
+    one = FederatedRound.drawn(GENERIC, candidates=50, invited=50, reports=50)
+    accountant = FederatedAccountant()
+    budget = accountant_of((one.server, 2)).epsilon(DELTA, lower=False).upper * 1.0001
+    for place in range(20):
+        names = people(50, start=50 * (place % 10))
+        for adversary in (Adversary.MODEL_OBSERVER, Adversary.SERVER):
+            asked = {"max_epsilon": budget, "delta": DELTA, "adversary": adversary}
+            assert not accountant.would_exceed(one, participants=names, **asked)
+            assert accountant.would_exceed(one, participants=people(1), **asked) == (place > 10)
+            assert accountant.would_exceed(one, **asked) == (place > 10)
+        accountant.step(one, participants=names)
+        for adversary in (Adversary.MODEL_OBSERVER, Adversary.SERVER):
+            assert accountant.epsilon(DELTA, adversary=adversary, lower=False).upper <= budget
+    found = accountant.spending(DELTA)
+    assert found.observer.upper == pytest.approx(found.server.upper, rel=1e-9)
+    assert found.observer.lower == 0 < found.server.lower
+    # One round of the kind that sampling hides, and all are charged.
+    accountant.step(drawn(50), participants=people(50))
+    assert accountant.epsilon(DELTA, lower=False).upper > 2 * found.observer.upper
+
+
+def test_what_a_budget_allowed_for_some_it_did_not_allow_for_everybody() -> None:
+    one = FederatedRound.drawn(GENERIC, candidates=50, invited=50, reports=50)
+    accountant = recorded((one, people(50)))
+    budget = accountant_of((one.server, 1)).epsilon(DELTA, lower=False).upper * 1.0001
+    asked = {"max_epsilon": budget, "delta": DELTA, "adversary": Adversary.SERVER}
+    assert not accountant.would_exceed(one, participants=people(50, start=50), **asked)
+    assert accountant.would_exceed(one, participants=people(50), **asked)
+    accountant.step(one, participants=None)
+    assert accountant.epsilon(DELTA, adversary=Adversary.SERVER, lower=False).upper > budget
 
 
 def test_names_that_do_not_last_add_up() -> None:

@@ -75,7 +75,7 @@ def upper(shuffle_round: ShuffleRound, steps: int, delta: float) -> float:
 def test_every_dataset_is_dominated(
     population: int, weights: list[float], local_epsilon: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(others_module, "_SHARES", EVERY_SHARE)
+    monkeypatch.setattr(others_module, "SHARES", EVERY_SHARE)
     channel = sign_channel(local_epsilon, weights)
     epsilons = [share * local_epsilon for share in SHARES]
     rounds: list[dict[str, float]] = [{"cohort": k} for k in range(1, population + 1)]

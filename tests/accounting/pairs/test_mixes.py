@@ -141,7 +141,7 @@ def test_sums_of_every_mix_are_below_the_bound() -> None:
     own = (np.array([[1.0, -1.0], [2.0, -2.0]]), np.array([0.5, 0.5]))
     shift = np.array([-1.0, -8.0])
     drawn = [(values, 0.7 * masses) for values, masses in types]
-    found = MixedSums(shift=shift, types=drawn, own=own, trials=12).largest(1e-3)
+    found = MixedSums(shift=shift, types=drawn, trials=12, further=[(own, 1)]).largest(1e-3)
     for row in range(2):
         worst = 0.0
         for mix in itertools.product(range(13), repeat=3):
@@ -180,7 +180,7 @@ def test_sums_of_few_draws_are_below_the_bound_in_every_order(trials: int) -> No
     sums = MixedSums(
         shift=shift,
         types=[(values, 0.7 * masses) for values, masses in types],
-        own=(own[0], 0.4 * own[1]),
+        further=[((own[0], 0.4 * own[1]), 1)],
         trials=trials,
     )
     worst = np.zeros(3)

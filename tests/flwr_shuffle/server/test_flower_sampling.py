@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from flwr_shuffle.settings import FixedSize, Invitation, Poisson, SelfSampling
+from flwr_shuffle.settings import Cyclic, FixedSize, Invitation, Poisson, SelfSampling
 from scipy.stats import binom, chisquare
 
 from shuffle_plugins.accounting import FederatedAccountant, FederatedRound
@@ -19,6 +19,16 @@ def test_fixed_cohorts_are_uniform_subsets():
     drawn = Counter(frozenset(FixedSize(3).draw(NODES)) for _ in range(4000))
     assert len(drawn) == math.comb(6, 3)
     assert chisquare(list(drawn.values())).pvalue > 1e-9
+
+
+def test_those_who_come_in_turn_are_the_first_and_their_order_is_no_secret():
+    assert {frozenset(Cyclic(4).draw(NODES)) for _ in range(20)} == {frozenset(NODES[:4])}
+    assert len({tuple(Cyclic(4).draw(NODES)) for _ in range(50)}) > 1
+    found = Cyclic(100).accounted(
+        Invitation(mechanism=MECHANISM, candidates=1000, invited=100, fewest=80), answered=95, reports=90
+    )
+    assert found.observer == found.server
+    assert (found.server.population, found.server.cohort) == (90, 90)
 
 
 def test_poisson_draws_each_on_its_own():

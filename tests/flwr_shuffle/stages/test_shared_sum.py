@@ -41,13 +41,14 @@ from sharing_run import COHORT, DIM, MODEL, SUM, SharedRun, recorded, update_of
 from thinning import first_fast
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.protocols import BallSum, PoissonBinomialSum, UnaryL1Sum, VectorSum
+from shuffle_plugins.protocols import BallSum, LaplaceVectorSum, PoissonBinomialSum, UnaryL1Sum, VectorSum
 from shuffle_plugins.secure_aggregation import Expansion, SumTerms, sealed_seed_size
 from shuffle_plugins.shuffler import Refusal
 from shuffle_plugins.shuffler.keys import ServiceKey, SigningKey, public_key_bytes
 
 BIT_SUM = PoissonBinomialSum(dim=DIM, cohort=COHORT, bits=63, message_epsilon=0.4)
 UNARY_SUM = UnaryL1Sum(dim=DIM, cohort=COHORT, radius=4.0, bit_epsilon=2.0)
+LAPLACE_SUM = LaplaceVectorSum(dim=DIM, cohort=COHORT, radius=4.0, levels=9, noise_epsilon=5.0)
 
 
 @pytest.fixture
@@ -71,13 +72,15 @@ def altered(reply: Message, change: Callable[[bytes], bytes]) -> Message:
         (SUM, 2, False),
         (BIT_SUM, 1, False),
         (UNARY_SUM, 1, True),
+        (LAPLACE_SUM, 2, False),
+        (LAPLACE_SUM, 1, True),
         (SUM, 1, False),
         (SUM, 3, False),
         (BallSum(dim=DIM, cohort=COHORT, budget=6.0, samples=8, levels=2), 1, True),
         (SUM, 1, True),
         (SUM, 2, True),
     ],
-    fast=4,
+    fast=5,
 )
 def test_the_total_is_that_of_the_clients_reports(
     tmp_path: Path, mechanism: Any, aggregators: int, verified: bool, monkeypatch: pytest.MonkeyPatch

@@ -24,7 +24,6 @@ from flwr_shuffle.messages import (
     Instruction,
     Role,
     Step,
-    context_of,
     payload_of,
 )
 from sharing_run import DIM, SUM, SharedRun, recorded
@@ -41,12 +40,9 @@ class VerifiedRun(SharedRun):
         return super().new_stage(**{"verified": True, **options})
 
     def terms(self, instruction: Instruction) -> VerifiedTerms:
-        counts = self.mechanism.counts
-        assert counts is not None
         assert instruction.shared is not None
         pinned = [key.public.sealing for key in self.keys]
-        context = context_of(instruction, dim=DIM)
-        terms = instruction.shared.of_round(context, counts=counts, aggregators=pinned)
+        terms = instruction.shared.of_round(instruction, self.mechanism, dim=DIM, aggregators=pinned)
         assert isinstance(terms, VerifiedTerms)
         return terms
 

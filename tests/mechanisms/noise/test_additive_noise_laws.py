@@ -13,7 +13,7 @@ from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.pairs.shuffle import alike_pair
 from shuffle_plugins.accounting.pairs.slots import slot_losses_from_below
 from shuffle_plugins.mechanisms import get, registry
-from shuffle_plugins.mechanisms.noise_law import (
+from shuffle_plugins.mechanisms.noise import (
     discrete_gaussian_instance,
     discrete_laplace_blanket,
     gaussian_blanket,

@@ -11,13 +11,14 @@ from scripted_randomness import Far
 from thinning import first_fast
 
 from shuffle_plugins.mechanisms import get
-from shuffle_plugins.mechanisms.noise import noise_ratio, rounded_distance
-from shuffle_plugins.mechanisms.noise_law import (
+from shuffle_plugins.mechanisms.noise import (
     _whole_ball_information,
     discrete_laplace_information,
     discrete_laplace_instances,
     gaussian_blanket,
     laplace_ball_information,
+    noise_ratio,
+    rounded_distance,
 )
 
 NAMES = ["laplace", "discrete-laplace", "gaussian", "discrete-gaussian"]

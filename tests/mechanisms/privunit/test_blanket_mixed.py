@@ -8,10 +8,7 @@ from scipy import special
 
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.mechanisms import get
-from shuffle_plugins.mechanisms.half_spaces import (
-    blanket_mixed_blanket,
-    mixed_half_spaces,
-)
+from shuffle_plugins.mechanisms.half_spaces import mixed_half_spaces
 from shuffle_plugins.mechanisms.privunit import StepDensity
 
 EPSILONS = [1e-6, 0.5, 2.0, 8.0, 60.0, 500.0]
@@ -43,7 +40,7 @@ def test_the_density_is_one_in_all_and_spends_epsilon_in_equal_steps(epsilon):
 @pytest.mark.parametrize("epsilon", [1e-6, 0.5, 2.0, 8.0, 60.0])
 def test_the_blanket_is_the_law_of_two_opposite_records(epsilon):
     p = mixed_half_spaces(local_epsilon=epsilon, dim=5)
-    own = blanket_mixed_blanket(local_epsilon=epsilon, dim=5)
+    own = get("blanket-mixed-gaussian", local_epsilon=epsilon, dim=5).blanket()
     places = np.array([0.0, *p.thresholds])
     assert density(p, -places) == pytest.approx(p.plain_probability, rel=1e-12)  # opposite: 1 for all
     weights = density(p, places) / p.plain_probability
@@ -65,7 +62,7 @@ def told(p: StepDensity, *places: float, draws: np.ndarray) -> tuple[float, floa
 @pytest.mark.parametrize("epsilon", [0.5, 1.5, 3.0])
 def test_no_records_tell_more_than_the_bound_and_the_instance_nearly_tells_it(epsilon):
     p = mixed_half_spaces(local_epsilon=epsilon, dim=100)
-    own = blanket_mixed_blanket(local_epsilon=epsilon, dim=100)
+    own = get("blanket-mixed-gaussian", local_epsilon=epsilon, dim=100).blanket()
     bound = own.information_bound.information
     draws = np.random.default_rng(3).standard_normal((2, 40_000))
     for x, other, z in np.random.default_rng(4).uniform(0, 2 * math.pi, (40, 3)):

@@ -14,7 +14,7 @@ from thinning import first_fast
 from shuffle_plugins.accounting import Adversary, LaplaceRound, Round, ShuffleAccountant
 from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.protocols import ScalarSum, SplitSum
-from shuffle_plugins.protocols.shares import PolyaNoise, mixing_distance
+from shuffle_plugins.protocols.shares import mixing_distance
 from shuffle_plugins.randomness import SeededRandomness
 
 
@@ -107,23 +107,6 @@ def test_many_clients_are_bounded_from_above_and_closely():
 def discrete_laplace(rate, reach):
     steps = np.arange(-reach, reach + 1)
     return math.tanh(rate / 2) * np.exp(-rate * np.abs(steps))
-
-
-def test_shares_of_noise_add_up_to_discrete_laplace():
-    rate, holders, trials = 0.4, 5, 40_000
-    noise = PolyaNoise(rate=rate, holders=holders)
-    drawn = noise.shares(trials * holders, randomness=SeededRandomness(3)).reshape(trials, holders)
-    assert float(drawn.double().var()) == pytest.approx(noise.share_variance, rel=0.06)
-    sums = drawn.sum(dim=1).numpy()
-    for value in range(-6, 7):
-        expected = math.tanh(rate / 2) * math.exp(-rate * abs(value))
-        assert abs((sums == value).mean() - expected) < 5 * math.sqrt(expected / trials)
-    assert noise.distance < 1e-13
-    within = SplitSum(cohort=holders, levels=1, noise_epsilon=rate, shares=3).reach
-    beyond = 2 * math.exp(-rate * (within + 1)) / (1 + math.exp(-rate))
-    assert 2.0**-50 < beyond < 2.0**-40
-    with pytest.raises(ValueError, match="too wide"):
-        PolyaNoise(rate=1e-7, holders=5)
 
 
 @pytest.mark.parametrize(("rate", "shift"), [(0.5, 1), (0.25, 2), (0.3, 3), (0.05, 20), (0.0021, 701)])
@@ -246,7 +229,7 @@ def test_noise_of_a_robust_sum_covers_its_honest_part():
     assert half.honest_cohort == 50
     assert half.noise_variance == pytest.approx(2 * whole.noise_variance)
     # Fifty clients' shares alone are the whole noise; and they are mixed among fifty.
-    drawn = half.noise.shares(50 * 4000, randomness=SeededRandomness(2)).reshape(4000, 50).sum(dim=1)
+    drawn = half.noise.draw(50 * 4000, randomness=SeededRandomness(2)).reshape(4000, 50).sum(dim=1)
     assert float(drawn.double().var()) == pytest.approx(whole.noise_variance * 400, rel=0.15)
     assert half.distance > whole.distance
 

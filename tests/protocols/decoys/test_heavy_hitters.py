@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from accounted import accounted
-from scipy import stats
 
 from shuffle_plugins.accounting import Sampling
-from shuffle_plugins.protocols import CountedUnary, FoundValues, HeavyHitters, PrefixQuestion
+from shuffle_plugins.protocols import (
+    DecoyHistogram,
+    FoundValues,
+    HeavyHitters,
+    HistogramSum,
+    LaplaceHistogram,
+    PrefixQuestion,
+)
 from shuffle_plugins.randomness import SeededRandomness
 
 
-def small(*, cohort: int = 2_000, bit_epsilon: float = 5.0) -> HeavyHitters:
-    counts = CountedUnary(length=256, cohort=cohort, bit_epsilon=bit_epsilon)
+def small(*, cohort: int = 2_000, decoys: float = 30.0) -> HeavyHitters:
+    counts = DecoyHistogram(categories=256, cohort=cohort, decoys=decoys)
     return HeavyHitters(bits=20, cohort=cohort, counts=counts, width=16)
 
 
@@ -32,13 +38,13 @@ def values(search: HeavyHitters, *held: tuple[int, int]) -> torch.Tensor:
 
 
 def test_every_value_is_asked_for_by_its_prefixes() -> None:
-    loud = small(bit_epsilon=40.0)
+    loud = small(decoys=1e-20)
     x = values(loud, (777, 300), (1_000_001, 200), (0, 150), ((1 << 20) - 1, 100))
     question = loud.first()
     asked = []
     while isinstance(question, PrefixQuestion):
         asked.append((question.kept_bits, question.asked_bits))
-        total = loud.counts.total(loud.randomize(x, question))
+        total = loud.asked(question).total(loud.randomize(x, question))
         candidates = question.candidates()
         exact = torch.bincount(
             torch.searchsorted(candidates, x >> (20 - question.asked_bits)).clamp(max=len(candidates) - 1),
@@ -53,16 +59,19 @@ def test_every_value_is_asked_for_by_its_prefixes() -> None:
     assert question.counts[:4].round().tolist() == [300, 200, 150, 100]
 
 
-@pytest.mark.parametrize(("encoding", "groups"), [("symmetric", False), ("optimal", True)])
-def test_frequent_values_are_found_and_the_cost_is_the_target(encoding: str, groups: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "groups"),
+    [(DecoyHistogram, False), (DecoyHistogram, True), (LaplaceHistogram, False), (HistogramSum, False)],
+)
+def test_frequent_values_are_found_and_the_cost_is_the_target(kind: Any, groups: bool) -> None:
     search = HeavyHitters.calibrated(
         bits=24,
         cohort=20_000,
         epsilon=1.0,
         delta=1e-6,
-        length=1 << 12,
+        kind=kind,
+        categories=1 << 12,
         width=64,
-        encoding=encoding,
         groups=groups,
     )
     assert (
@@ -80,24 +89,32 @@ def test_frequent_values_are_found_and_the_cost_is_the_target(encoding: str, gro
 
 @pytest.mark.slow
 def test_everybody_in_all_rounds_finds_rarer_values_than_groups() -> None:
-    target = {"bits": 24, "cohort": 6_000, "epsilon": 1.0, "delta": 1e-6, "length": 1 << 12, "width": 64}
+    target = {"bits": 24, "cohort": 6_000, "epsilon": 1.0, "delta": 1e-6, "categories": 1 << 12, "width": 64}
     alone, grouped = (HeavyHitters.calibrated(**target, groups=groups) for groups in (False, True))
     assert alone.rounds == grouped.rounds == 3
     assert 1.5 < grouped.detectable() / alone.detectable() < 2.5
 
 
-def test_false_positives_and_misses_are_as_predicted() -> None:
-    """Exact tails of the sums, against sums drawn as clients flip them."""
-    search = replace(SMALL, false_positives=200.0)  # many, to see some
-    rate = 200.0 / (search.rounds * search.counts.length)
-    counts = search.counts
-    reached = float(stats.binom.sf(search.threshold - 1, 2_000, counts.other))
-    assert reached <= rate < float(stats.binom.sf(search.threshold - 2, 2_000, counts.other))
+@pytest.mark.parametrize(
+    "counts",
+    [
+        DecoyHistogram(categories=256, cohort=2_000, decoys=30.0, honest_fraction=0.5),
+        LaplaceHistogram(categories=256, cohort=2_000, noise_epsilon=0.4, honest_fraction=0.5),
+        HistogramSum(categories=256, cohort=2_000, levels=4, coins=3),
+    ],
+    ids=lambda counts: counts.name,
+)
+def test_false_positives_and_misses_are_as_predicted(counts: Any) -> None:
+    """Exact tails of the noise, against noise as it is drawn."""
+    search = HeavyHitters(bits=20, cohort=2_000, counts=counts, width=16, false_positives=50.0)  # to see some
+    rate, threshold = 50.0 / (search.rounds * 256), search.threshold
+    reached = counts.exceeding(threshold)
+    assert reached <= rate < counts.exceeding(threshold - 1)
     source, held = SeededRandomness(3), search.detectable(confidence=0.8)
-    answers = torch.full((2_000, 1), -1)
+    answers = torch.full((2_000,), -1)
     answers[:held] = 7
-    totals = torch.stack([counts.share_held(answers, source) for _ in range(300)])
-    survived = (totals >= search.threshold).double()
+    found = torch.stack([counts.randomize_sum(answers, randomness=source) for _ in range(300)])
+    survived = (found >= threshold).double()
     wrong = torch.cat([survived[:, :7], survived[:, 8:]], dim=1)
     assert float(wrong.mean()) == pytest.approx(reached, abs=6 * math.sqrt(reached / wrong.numel()))
     missed = 1 - float(survived[:, 7].mean())
@@ -105,12 +122,23 @@ def test_false_positives_and_misses_are_as_predicted() -> None:
     assert missed == pytest.approx(search._missing(held), abs=6 * math.sqrt(0.05 / 300))
 
 
+def test_messages_stay_few() -> None:
+    """Of what is asked alone there are decoys: after the first round, of few prefixes."""
+    target = {"bits": 32, "epsilon": 1.0, "delta": 1e-6}
+    for cohort, most in ((100_000, 75), (1_000_000, 11)):
+        search = HeavyHitters.calibrated(cohort=cohort, **target)
+        assert search.counts.messages_per_client < most
+        question = PrefixQuestion(number=1, kept=torch.arange(5), kept_bits=16, asked_bits=24)
+        assert search.asked(question).messages_per_client < 1 + most / 50
+        assert search.detectable() < 95
+
+
 def test_more_prefixes_than_can_be_kept_are_told() -> None:
-    loud = small(bit_epsilon=40.0)
+    loud = small(decoys=1e-20)
     x = torch.arange(2_000) * 500
     found = loud.find(x)
     assert found.cut >= 1
-    one = small(cohort=2, bit_epsilon=40.0)
+    one = small(cohort=2, decoys=1e-20)
     assert one.find(torch.tensor([9, 9])).values.tolist() == [9]
 
 

@@ -1,0 +1,360 @@
+r"""Pairs of rounds in one encoding whose groups of clients have an ε0 each.
+
+Reports of all groups look alike: there is one density w with :math:`θ_g w ≤ R^{(g)}_z` for every group g and
+record z. Proofs: ``docs/proofs/accounting.md``, section 3e.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from typing_extensions import override
+
+from shuffle_plugins.accounting.numerics.sums import (
+    TAIL,
+    Floats,
+    Law,
+    MixedSums,
+    bernstein_reach,
+    binomial_window,
+    hypergeometric_window,
+)
+from shuffle_plugins.accounting.pairs.others import SHARES, Bucket, OthersPair, mixed_law
+from shuffle_plugins.accounting.pairs.reports import Atoms, Blanket, information
+
+_CROWDED = (0.3, 0.03, 1e-3, 1e-6, 1e-12, TAIL)
+"""Probabilities that some group has more reports than are counted on, of the cases that are told apart."""
+_PLACES = (-4.0, -2.5, -1.75, -1.25, -0.75, -0.25, 0.25, 0.75, 1.25, 1.75, 2.5, 4.0)
+"""The same of two groups, where the more reports are of one the fewer are of the other: in deviations."""
+_LISTED = 1e6  # reports, up to which their numbers are listed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OtherClients:
+    """Other clients of one group.
+
+    Attributes:
+        count: how many there are, at least 1.
+        common: θ in (0, 1), the probability with which each sends a draw of w, whatever it holds.
+        types: two laws that cover, for all z, the law of (R_x/R_z − 1, R_x'/R_z − 1) under R_z, with client
+            1's R_x and R_x' and this group's R_z; empty to read reports against θ·w.
+    """
+
+    count: int
+    common: float
+    types: tuple[Atoms, ...] = ()
+
+    def told(self, spread: float) -> float:
+        """What their reports, weighed by θ, add to a sum's variance; ``spread`` is of u − v under w."""
+        most = max(map(information, self.types)) if self.types else spread / self.common
+        return self.count * self.common**2 * most
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _GroupsBucket(Bucket):
+    """Besides what holds for all: the least and largest 1 − u, and reports of each group."""
+
+    near: float
+    far: float
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupsPair(OthersPair):
+    """The largest profile that a round has for a member of one group; symmetric in P and Q.
+
+    Attributes:
+        local_epsilon: ε0 of client 1's own group.
+        population: n, all clients of all groups.
+        slots: k, how many of them report, drawn uniformly; n if ``rate`` is below 1.
+        rate: γ under Poisson sampling, else 1.
+        shared: the law of (R_x/w − 1, R_x'/w − 1) under w, of client 1's two worst records.
+        others: everybody else, by groups; those with types first.
+        least: the smallest θ of all groups, client 1's own among them.
+    """
+
+    rate: float
+    shared: Atoms
+    others: tuple[OtherClients, ...]
+    least: float
+
+    @property
+    @override
+    def largest_loss(self) -> float:
+        hidden = self.population - self.slots
+        if not hidden:
+            return self.local_epsilon
+        # Who reports in client 1's place may be louder, so that its report is rarer still.
+        instead = hidden / self.slots * self.least / (1 + min(v for _, v, _ in self.shared))
+        return math.log1p(math.expm1(self.local_epsilon) / (1 + instead))
+
+    @property
+    def _clones(self) -> float:
+        return math.fsum(each.count * each.common for each in self.others)
+
+    @property
+    def _seen(self) -> float:
+        return self.rate * self.slots / self.population
+
+    @property
+    def _by_blanket(self) -> bool:
+        """Whether everybody reports and nothing but w is used, which needs no u."""
+        return self._seen == 1 and not self.others[0].types
+
+    @property
+    @override
+    def information(self) -> float:
+        spread = information(self.shared)
+        if self._by_blanket:
+            return spread / (self._clones + self.least)
+        told = math.fsum(each.told(spread) for each in self.others)
+        return self._seen * told / (1 + self._clones) ** 2
+
+    @property
+    @override
+    def common(self) -> float:
+        return self._clones / self.population
+
+    @override
+    def scaled_profile(self, bucket: Bucket, growth: Floats, *, share: float) -> Floats:
+        return self._sums(bucket, growth).largest(share)
+
+    @override
+    def log_scaled_profile(self, bucket: Bucket, growth: Floats) -> Floats:
+        return self._sums(bucket, growth).log_bound()
+
+    @override
+    def buckets(self) -> tuple[list[Bucket], float]:
+        counts = tuple(each.count for each in self.others)
+        if self._by_blanket:
+            found = _GroupsBucket(mass=1.0, kept=1.0, own=0.0, others=0.0, near=0.0, far=0.0, counts=counts)
+            return [found], 0.0
+        unit = 1 / max(self._clones, 1.0)
+        ends = [0.0, *(min(share * unit, 0.999) for share in SHARES)]
+
+        def below(gap: float) -> float:
+            logs = (each.count * math.log1p(-each.common * gap) for each in self.others)
+            return (1 - gap) * math.exp(math.fsum(logs))
+
+        cases, left_out = [(1.0, counts)], 0.0
+        if self.slots < self.population:
+            cases, left_out = self._cases(), TAIL
+        buckets: list[Bucket] = []
+        for near, far in pairwise(ends):
+            if far <= near:
+                continue
+            total = 1 + math.fsum(each.count * _tilted(each.common, far) for each in self.others)
+            share = max(below(near) - below(far), 0.0) + 1e-13 * below(near)  # rounded up
+            for mass, seen in cases:
+                buckets.append(
+                    _GroupsBucket(
+                        mass=share * mass,
+                        kept=1.0,
+                        own=self.population / total,
+                        others=self.population / total,
+                        near=near,
+                        far=far,
+                        counts=seen,
+                    )
+                )
+        return buckets, below(ends[-1]) + left_out
+
+    def _cases(self) -> list[tuple[float, tuple[int, ...]]]:
+        """Probabilities, and how many of the k reports are of each group at most. The more the dearer."""
+        among = self.population - 1
+        if len(self.others) == 2 and self.slots <= _LISTED:
+            first, law = hypergeometric_window(draws=self.slots, marked=self.others[0].count, among=among)
+            counts = first + np.arange(len(law))
+            mean = float(law @ counts)
+            places = np.array(_PLACES) * math.sqrt(float(law @ (counts - mean) ** 2)) + mean - first
+            inner = np.clip(np.rint(places), 0, len(law)).astype(np.int64)
+            edges = np.unique(np.concatenate([[0], inner, [len(law)]]))
+            masses = np.add.reduceat(law, edges[:-1]) * (1 + 1e-12)
+            ends = zip(edges[:-1].tolist(), edges[1:].tolist(), masses.tolist(), strict=True)
+            return [(mass, (first + end - 1, self.slots - first - start)) for start, end, mass in ends]
+        found, before = [], 1.0
+        for left in _CROWDED:
+            each = left / len(self.others)
+            found.append(
+                (before - left, tuple(self._most(group.count, among, each) for group in self.others))
+            )
+            before = left
+        return found
+
+    def _most(self, size: int, among: int, left: float) -> int:
+        """A number of the k reports that are of a group, exceeded with a probability of at most ``left``."""
+        end, mean = min(self.slots, size), self.slots * size / among
+        if mean > _LISTED:
+            return min(end, math.ceil(mean + float(bernstein_reach(mean * (1 - size / among), tail=left))))
+        first, law = hypergeometric_window(draws=self.slots, marked=size, among=among)
+        above = np.cumsum(law[::-1])[::-1] * (1 + 1e-9) + TAIL  # at least so many
+        far = np.flatnonzero(above <= left)
+        return min(end, first + (int(far[0]) - 1 if len(far) else len(law)))
+
+    def _sums(self, bucket: Bucket, growth: Floats) -> MixedSums:
+        """n times what is to be positive at E = 1 + ``growth``, shape (losses,)."""
+        assert isinstance(bucket, _GroupsBucket)
+        if self._by_blanket:
+            unit = self.population / (self._clones + self.least)
+            own = self._clone(self.least, self.least, unit, growth)
+        else:
+            unit = bucket.own
+            own = self._thinned(_times(unit, mixed_law(self.shared, growth, 1.0)), self._seen)
+        plain: list[tuple[Law, int]] = [(own, 1)]
+        typed: list[tuple[tuple[Law, Law], int]] = []
+        for each, count in zip(self.others, bucket.counts, strict=True):
+            weight, kept = _tilted(each.common, bucket.near), _tilted(each.common, bucket.far)
+            if each.types:
+                first, second = (mixed_law(law, growth, kept / each.common) for law in each.types)
+                one, two = (self._thinned(_times(weight * unit, law), self.rate) for law in (first, second))
+                typed.append(((one, two), count))
+            else:
+                plain.append((self._thinned(self._clone(weight, kept, unit, growth), self.rate), count))
+        if typed:
+            pair, trials = typed.pop(0)
+            types = list(pair)
+        else:
+            law, trials = plain.pop()
+            types = [law]
+        return MixedSums(
+            shift=-self.population * growth, types=types, trials=trials, further=plain, groups=typed
+        )
+
+    def _clone(self, weight: float, kept: float, unit: float, growth: Floats) -> Law:
+        """A report that is read against ``kept``·w, as it is a draw of w with at least that probability."""
+        return _times(weight * unit, mixed_law(self.shared, growth, kept))
+
+    @staticmethod
+    def _thinned(law: Law, rate: float) -> Law:
+        return law[0], rate * law[1]
+
+
+def _tilted(common: float, gap: float) -> float:
+    """θ_u at u = 1 − gap."""
+    return common * (1 - gap) / (1 - common * gap)
+
+
+def _times(factor: float, law: Law) -> Law:
+    return factor * law[0], law[1]
+
+
+def shared_atoms(blanket: Blanket) -> Atoms:
+    """``shared`` of a :class:`GroupsPair` whose reports have two levels; w is the blanket, scaled to one."""
+    high, low = blanket.mass * blanket.strong - 1, blanket.mass * blanket.weak - 1
+    laws = (
+        (high, low, blanket.differing),
+        (low, high, blanket.differing),
+        (low, low, blanket.low),
+        (high, high, blanket.high),
+    )
+    return tuple((u, v, mass / blanket.mass) for u, v, mass in laws if mass > 0)
+
+
+def sign_types(own: float, other: float) -> tuple[Atoms, Atoms]:
+    """What a bit of a client of ε0 ``other`` hides of one of ε0 ``own``: it holds x, or x'.
+
+    Reports are a uniform index and one bit.
+    """
+    (q1, p1), (q, p) = ((1 / (1 + math.exp(-level)), 1 / (1 + math.exp(level))) for level in (own, other))
+
+    def law(held: tuple[float, float]) -> Atoms:
+        gains = zip((q1, p1), (p1, q1), held, strict=True)
+        return tuple((u / r - 1, v / r - 1, r) for u, v, r in gains)
+
+    return law((q, p)), law((p, q))
+
+
+# -- from below ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counts:
+    """Masses of whole numbers from ``first`` up; those of next to no mass are left out."""
+
+    first: int
+    masses: Floats
+
+    @classmethod
+    def of(cls, first: int, masses: Floats) -> Counts:
+        """Without the rarest values at either end."""
+        seen = np.flatnonzero(masses > TAIL)
+        if not len(seen):
+            return cls(first=first, masses=np.zeros(1))
+        return cls(first=first + int(seen[0]), masses=masses[seen[0] : seen[-1] + 1])
+
+    def plus(self, other: Counts) -> Counts:
+        """The law of the sum of two independent numbers. All terms are positive, so that none cancel."""
+        return Counts.of(self.first + other.first, np.convolve(self.masses, other.masses))
+
+    def times(self, draws: int) -> Counts:
+        """The law of a sum of so many independent draws."""
+        found, square = Counts(first=0, masses=np.ones(1)), self
+        while draws:
+            if draws & 1:
+                found = found.plus(square)
+            draws >>= 1
+            if draws:
+                square = square.plus(square)
+        return found
+
+    def on(self, first: int, length: int) -> Floats:
+        """Masses of so many numbers from ``first`` up, which hold all of these."""
+        found = np.zeros(length)
+        found[self.first - first : self.first - first + len(self.masses)] = self.masses
+        return found
+
+
+def mixed_counts(laws: Sequence[tuple[float, Counts]]) -> Counts:
+    """A mixture, by probabilities."""
+    first = min(law.first for _, law in laws)
+    length = max(law.first + len(law.masses) for _, law in laws) - first
+    return Counts.of(first, sum((mass * law.on(first, length) for mass, law in laws), np.zeros(length)))
+
+
+def drawn_counts(groups: Sequence[tuple[Counts, int]], *, draws: int) -> Counts:
+    """The sum over that many clients, drawn uniformly from one or two groups: a law, and a size, each."""
+    among = sum(size for _, size in groups)
+    if len(groups) == 1 or draws == among:
+        total = Counts(first=0, masses=np.ones(1))
+        for law, size in groups:
+            total = total.plus(law.times(min(size, draws)))
+        return total
+    (one, size), (two, _) = groups
+    first, masses = hypergeometric_window(draws=draws, marked=size, among=among)
+    last = first + len(masses) - 1
+    ones, twos = [one.times(first)], [two.times(draws - last)]
+    for _ in range(len(masses) - 1):
+        ones.append(ones[-1].plus(one))
+        twos.append(twos[-1].plus(two))
+    pairs = zip(masses.tolist(), ones, reversed(twos), strict=True)
+    return mixed_counts([(mass, a.plus(b)) for mass, a, b in pairs if mass > TAIL])
+
+
+def split_counts(total: Counts, *, shown: Counts, clear: float) -> tuple[Floats, Floats]:
+    """Masses of a number of reports and how many of them are for x; if client 1 holds x, and if it holds x'.
+
+    Each report of another client is for x or for x' with probability ½.
+
+    Args:
+        total: the law of the number.
+        shown: that part of it in which client 1's report is one of them.
+        clear: by how much client 1's report is likelier for what it holds.
+    """
+    first, second = [], []
+    start, end = (
+        min(law.first for law in (total, shown)),
+        max(law.first + len(law.masses) for law in (total, shown)),
+    )
+    own = shown.on(start, end - start)[total.first - start :]
+    for i, mass in enumerate(total.masses.tolist()):
+        number = total.first + i
+        least, halves = binomial_window(number, 0.5)
+        away = 2 * (least + np.arange(len(halves))) / max(number, 1) - 1
+        told = clear * own[i] * away
+        first.append(halves * np.maximum(mass + told, 0.0))
+        second.append(halves * np.maximum(mass - told, 0.0))
+    return np.concatenate(first), np.concatenate(second)

@@ -1,0 +1,1 @@
+"""Queries as in Flower's quickstart-pandas: the same names, records and calls, written anew."""

@@ -1,0 +1,472 @@
+"""Stages that open windows of sums: what they solve, when a series ends, and what hostile parties get."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import flwr_shuffle.client as client_mod
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr_shuffle import ClientLimits, InProcessGrid, ShuffleMod, SummingStage
+from flwr_shuffle.grids import Replies
+from flwr_shuffle.messages import (
+    RECORD_KEY,
+    AggregateRequest,
+    ClientRefusal,
+    Instruction,
+    Role,
+    Step,
+    WindowPlace,
+)
+from sharing_run import COHORT, DIM, MODEL, SUM, SharedRun, recorded
+from test_shared_sum import tampered
+
+from shuffle_plugins.mechanisms import SumSpec
+from shuffle_plugins.protocols import WindowedSum, Windows, WindowSolver
+from shuffle_plugins.secure_aggregation import Expansion
+from shuffle_plugins.secure_aggregation.aggregator import Aggregator, VerifyingAggregator
+from shuffle_plugins.secure_aggregation.prio3.field import FIELD64
+from shuffle_plugins.shuffler import BatchRefused, Refusal
+
+WINDOWED = WindowedSum.with_noise(
+    dim=DIM, cohort=COHORT, noise_multiplier=2.0, overhead=0.3, coefficients=(8, 4, 3)
+)
+GROUP, GROUPS = 5, 4  # one group of clients a round, so that none comes twice within three rounds
+
+
+@dataclass(kw_only=True)
+class WindowRun(SharedRun):
+    """Groups of clients, which take turns, and aggregators, whose rounds open windows."""
+
+    clients: int = GROUP * GROUPS
+    mechanism: WindowedSum = WINDOWED
+    rounds: int = 0
+
+    @property
+    def place(self) -> WindowPlace | None:
+        return self.stage.series and self.stage.series.place
+
+    def instruction(self, **changes: Any) -> Instruction:
+        window = self.stage.next_window(self.mechanism, run="test", clients=GROUP)
+        return super().instruction(**{"window": window, **changes})
+
+    def answers(self, instruction: Instruction) -> list[Message]:
+        first = self.aggregators + self.rounds % GROUPS * GROUP
+        self.rounds += 1
+        content = RecordDict(
+            {"arrays": ArrayRecord({"w": Array(MODEL)}), RECORD_KEY: instruction.to_record()}
+        )
+        return self.grid.send_and_receive(
+            [Message(content, node, "train") for node in self.nodes[first : first + GROUP]]
+        )
+
+
+class Trusted:
+    """What a party that sees all counts makes of them, round by round."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tossed = recorded(WINDOWED, monkeypatch)
+        self.begin()
+
+    def begin(self) -> None:
+        self._windows, self._solver = Windows(WINDOWED), WindowSolver(WINDOWED)
+        self.tossed.clear()
+
+    def next(self) -> torch.Tensor:
+        counts, reports = torch.stack(self.tossed).sum(dim=0), len(self.tossed)
+        self.tossed.clear()
+        return self._solver.solve(self._windows.open(counts), reports=reports)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> WindowRun:
+    return WindowRun(folder=tmp_path)
+
+
+@pytest.fixture
+def trusted(monkeypatch: pytest.MonkeyPatch) -> Trusted:
+    return Trusted(monkeypatch)
+
+
+def check_next(run: WindowRun, trusted: Trusted, *, rounds: int = 1) -> None:
+    """So many rounds open the next windows, and the sums are exactly those that a trusted party solves."""
+    for _ in range(rounds):
+        index = run.place.index if run.place else 0
+        found = run.round()
+        assert (found.refusal, found.answered) == (None, GROUP)
+        assert found.total is not None
+        assert torch.equal(found.total.sum, trusted.next())
+        assert run.place is not None
+        assert run.place.index == index + 1
+
+
+# -- the sums ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("aggregators", "verified"), [(2, False), (1, False), (1, True)])
+def test_shared_windows_are_solved_as_a_trusted_party_would(
+    tmp_path: Path, aggregators: int, verified: bool, trusted: Trusted
+) -> None:
+    run = WindowRun(folder=tmp_path, aggregators=aggregators)
+    run.stage = run.new_stage(verified=verified)
+    check_next(run, trusted, rounds=5)
+    assert run.stage.series is not None
+    assert len(run.stage.series.shares) == WINDOWED.band - 1
+
+
+def test_a_trusted_summing_stage_opens_the_same_windows(trusted: Trusted) -> None:
+    limits = ClientLimits(max_local_epsilon=math.inf, max_rounds=100, max_epsilon=1e4, delta=1e-3)
+    app = ClientApp(mods=[ShuffleMod(limits=limits)])
+
+    @app.train()
+    def _(message: Message, context: Any) -> Message:
+        moved = message.content["arrays"]["w"].numpy() + 0.02
+        return Message(RecordDict({"arrays": ArrayRecord({"w": Array(moved)})}), reply_to=message)
+
+    grid, stage = InProcessGrid(app, num_nodes=GROUP * GROUPS), SummingStage()
+    for number in range(5):
+        instruction = Instruction(
+            token=number.to_bytes(16, "big"),
+            run="test",
+            server_round=number,
+            mechanism=SumSpec(protocol=WINDOWED),
+            minimum=COHORT,
+            window=stage.next_window(WINDOWED, run="test", clients=GROUP),
+        )
+        content = RecordDict(
+            {"arrays": ArrayRecord({"w": Array(MODEL)}), RECORD_KEY: instruction.to_record()}
+        )
+        group = grid.get_node_ids()[number % GROUPS * GROUP :][:GROUP]
+        replies = grid.send_and_receive([Message(content, node, "train") for node in group])
+        few = number == 2  # then nothing enters, and the next round opens that window
+        given = replies[: COHORT - 1] if few else replies
+        found = stage.collect(Replies(messages=given, instruction=instruction, dim=DIM, grid=grid))
+        if few:
+            assert (found.refusal, found.total) == (Refusal.UNDER_MINIMUM, None)
+            trusted.tossed.clear()
+        else:
+            assert found.total is not None
+            assert torch.equal(found.total.sum, trusted.next())
+    assert stage.series is not None
+    assert stage.series.index == 4
+
+
+def test_a_client_that_drops_out_is_in_no_window(run: WindowRun, trusted: Trusted) -> None:
+    check_next(run, trusted, rounds=2)
+    instruction = run.instruction()
+    replies = run.answers(instruction)
+    del trusted.tossed[0]
+    found = run.collect(replies[1:], instruction)
+    assert found.total is not None
+    assert torch.equal(found.total.sum, trusted.next())
+    check_next(run, trusted, rounds=2)
+
+
+def test_an_aggregators_operator_says_where_sums_are_kept(
+    run: WindowRun, trusted: Trusted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = run.config
+    place = {"shuffle-window-file": str(run.folder / "in-memory")}
+    monkeypatch.setattr(
+        run.grid, "_node_config", lambda position: config(position) | (place if position == 0 else {})
+    )
+    check_next(run, trusted, rounds=3)
+    assert (run.folder / "in-memory").exists()
+    assert [file.name for file in run.folder.glob("*.windows")] == ["aggregator1.rounds.windows"]
+
+
+# -- when a series goes on, and when it ends -----------------------------------------------------------------
+
+
+def test_too_few_clients_use_no_window(run: WindowRun, trusted: Trusted) -> None:
+    check_next(run, trusted, rounds=2)
+    before = run.place
+    instruction = run.instruction()
+    found = run.collect(run.answers(instruction)[: COHORT - 1], instruction)
+    assert (found.refusal, run.place) == (Refusal.UNDER_MINIMUM, before)
+    trusted.tossed.clear()
+    check_next(run, trusted, rounds=2)
+
+
+def test_an_aggregator_that_does_not_say_who_is_good_uses_no_window(run: WindowRun, trusted: Trusted) -> None:
+    check_next(run, trusted)
+    before = run.place
+    tampered(run, lambda values: values.clear(), step=Step.CHECK)
+    assert run.round().refusal is Refusal.NOT_AGREED
+    run.grid.receive = list
+    assert run.place == before
+    trusted.tossed.clear()
+    check_next(run, trusted, rounds=2)
+
+
+def lose_answer(run: WindowRun) -> None:
+    tampered(run, lambda values: values.clear(), step=Step.ADD)
+
+
+def lie(run: WindowRun) -> None:
+    def receive(counts: np.ndarray, **kwargs: Any) -> Any:
+        found = honest(counts, **kwargs)
+        found.share.counts[-1] += 1  # in the coins
+        return found
+
+    honest, client_mod.share = client_mod.share, receive
+
+
+def lose_file(run: WindowRun) -> None:
+    (run.folder / "aggregator1.rounds.windows").unlink()
+
+
+def put_old_state_back(run: WindowRun) -> None:
+    """As if the server's machine had been set back by a window."""
+    old = copy.deepcopy(run.stage.series)
+    assert run.round().total is not None
+    run.stage.series = old
+
+
+@pytest.mark.parametrize(
+    ("happens", "refusal", "charged"),
+    [
+        (lose_answer, Refusal.NO_ANSWER, True),
+        (lie, Refusal.INCONSISTENT, True),
+        (lose_file, Refusal.NOT_IN_SERIES, False),
+        (put_old_state_back, Refusal.NOT_IN_SERIES, False),
+    ],
+)
+def test_a_lost_window_ends_the_series_and_the_next_round_begins_another(
+    run: WindowRun,
+    trusted: Trusted,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    happens: Callable[[WindowRun], None],
+    refusal: Refusal,
+    charged: bool,
+) -> None:
+    check_next(run, trusted, rounds=2)
+    old = run.place
+    monkeypatch.setattr(client_mod, "share", client_mod.share)  # is put back at the end
+    happens(run)
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        found = run.round()
+    assert (found.refusal, found.total, run.place) == (refusal, None, None)
+    assert found.refusal.conclusive != charged
+    assert "a series of windows ends after" in caplog.text
+    monkeypatch.undo()
+    run.grid.receive = list
+    with pytest.MonkeyPatch.context() as patched:
+        again = Trusted(patched)
+        check_next(run, again, rounds=4)
+    assert old is not None
+    assert run.place is not None
+    assert run.place.series != old.series
+
+
+def test_one_aggregator_that_refuses_after_another_has_opened_ends_the_series(
+    run: WindowRun, trusted: Trusted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_next(run, trusted)
+    old, honest = run.place, Aggregator.add_up
+
+    def failing(self: Aggregator, *args: Any, **kwargs: Any) -> Any:
+        if self.public_key.sealing == run.keys[1].public.sealing:
+            raise ValueError("the disk is full")
+        return honest(self, *args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Aggregator, "add_up", failing)
+        assert run.round().refusal is Refusal.MISCONFIGURED
+    trusted.begin()
+    check_next(run, trusted, rounds=2)
+    assert old is not None
+    assert run.place is not None
+    assert run.place.series != old.series
+
+
+def test_a_server_that_starts_again_begins_a_new_series(run: WindowRun, trusted: Trusted) -> None:
+    """Replies to the old one's instruction are of no use to it, and no old window is opened."""
+    check_next(run, trusted, rounds=2)
+    instruction = run.instruction()
+    replies = run.answers(instruction)
+    run.stage = run.new_stage()
+    with pytest.raises(ValueError, match="another window"):
+        run.collect(replies, instruction)
+    trusted.begin()
+    check_next(run, trusted, rounds=2)
+
+
+def test_another_run_more_clients_or_another_noise_begin_a_new_series(run: WindowRun) -> None:
+    first = run.stage.next_window(WINDOWED, run="test", clients=80)
+    assert first is not None
+    assert run.stage.next_window(WINDOWED, run="test", clients=90) == first  # cohorts differ a little
+    assert run.stage.next_window(SUM, run="test", clients=200) is None  # as of an evaluation
+    names = {first.series}
+    louder = replace(WINDOWED, coins=2 * WINDOWED.coins)
+    for mechanism, name, clients in [(WINDOWED, "test", 91), (WINDOWED, "next", 91), (louder, "next", 91)]:
+        window = run.stage.next_window(mechanism, run=name, clients=clients)
+        assert window is not None
+        assert window.index == 0
+        names.add(window.series)
+    assert len(names) == 4
+
+
+def test_a_sum_that_fails_between_two_windows_does_not_end_the_series(
+    run: WindowRun, trusted: Trusted
+) -> None:
+    """As an evaluation does, whose sum is not of windows."""
+    check_next(run, trusted)
+    before = run.place
+    plain = run.instruction(
+        mechanism=SumSpec(protocol=SUM), window=None, shared=run.stage.shared(SUM, clients=GROUP)
+    )
+    lose_answer(run)
+    assert run.collect(run.answers(plain), plain).refusal is Refusal.NO_ANSWER
+    run.grid.receive = list
+    assert run.place == before
+    trusted.tossed.clear()
+    check_next(run, trusted)
+
+
+# -- hostile parties ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("who", ["coefficients", "the window before", "one left out", "one round alone"])
+def test_an_aggregator_answers_a_hostile_server_with_a_refusal(
+    run: WindowRun, trusted: Trusted, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    """One that tells its clients the same: then all envelopes are good, and it is the window that is not."""
+    check_next(run, trusted, rounds=2)
+    place = run.place
+    assert place is not None
+    window, mechanism = place, run.mechanism
+    match who:
+        case "coefficients":
+            mechanism = replace(WINDOWED, coefficients=(8, 4, 2))
+        case "one round alone":
+            mechanism = replace(WINDOWED, coefficients=(1,))
+        case "the window before":
+            window = replace(place, index=place.index - 1)
+        case "one left out":
+            window = replace(place, index=place.index + 1)
+    assert run.stage.series is not None
+    monkeypatch.setattr(type(run.stage.series), "place", window)
+    told = run.instruction(mechanism=SumSpec(protocol=mechanism), window=window)
+    found = run.collect(run.answers(told), told)
+    assert (found.refusal, found.total) == (Refusal.NOT_IN_SERIES, None)
+    last = requests(run)[-1]
+    assert last.step is Step.CHECK  # nobody was asked for a sum; and if somebody is:
+    for request in (last, replace(last, step=Step.ADD)):
+        assert answered(run, request).code is Refusal.NOT_IN_SERIES
+
+
+def requests(run: WindowRun) -> list[AggregateRequest]:
+    """What the second aggregator was asked."""
+    return [
+        AggregateRequest.from_content(message.content)
+        for message in run.grid.seen
+        if message.metadata.message_type == Role.AGGREGATOR.work
+        and message.metadata.dst_node_id == run.nodes[1]
+    ]
+
+
+def answered(run: WindowRun, request: AggregateRequest) -> BatchRefused:
+    """The second aggregator's signed refusal of a request."""
+    message = Message(request.to_content(), run.nodes[1], Role.AGGREGATOR.work)
+    [answer] = run.grid.send_and_receive([message])
+    with pytest.raises(BatchRefused) as refused:
+        request.read(answer.content, verifying_key=run.keys[1].public.verifying)
+    return refused.value
+
+
+def test_the_plain_sum_of_the_same_envelopes_is_not_to_be_had(run: WindowRun, trusted: Trusted) -> None:
+    check_next(run, trusted, rounds=2)
+    run.grid.relay = lambda messages: [m for m in messages if "add" not in repr(m.content)]
+    assert run.round().refusal is Refusal.NO_ANSWER
+    run.grid.relay = list
+    request = replace(requests(run)[-1], step=Step.ADD)
+    plain = replace(request.terms, window=None, layout=request.terms.opened)
+    refused = answered(run, replace(request, terms=plain))
+    assert refused.code is Refusal.NOT_AGREED
+    assert set(refused.rejected.values()) == {Refusal.UNREADABLE}
+
+
+@pytest.mark.parametrize("lie", ["a count of data", "a count of coins", "a client left out"])
+def test_an_aggregator_that_lies_and_signs_is_found_by_the_check(
+    run: WindowRun, trusted: Trusted, lie: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_next(run, trusted)
+    honest = Expansion.add
+
+    def lying(self: Expansion, *seeds: bytes) -> None:
+        honest(self, *(seeds[1:] if lie == "a client left out" else seeds))
+        if lie != "a client left out":
+            self.total.counts[0 if lie == "a count of data" else -1] += 1
+
+    instruction = run.instruction()
+    replies = run.answers(instruction)
+    monkeypatch.setattr(Expansion, "add", lying)
+    found = run.collect(replies, instruction)
+    assert (found.refusal, found.total) == (Refusal.INCONSISTENT, None)
+    assert run.place is None
+
+
+def test_with_proofs_a_window_beyond_what_its_clients_can_have_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are no check words: an aggregator that lies is noticed by the bounds, also those of old data."""
+    run = WindowRun(folder=tmp_path, aggregators=1)
+    run.stage = run.new_stage(verified=True)
+    assert run.round().total is not None
+    honest = VerifyingAggregator.add_verified
+
+    def lying(self: VerifyingAggregator, *args: Any, **kwargs: Any) -> bytes:
+        window = np.frombuffer(honest(self, *args, **kwargs), np.uint64).copy()
+        window[0] = (int(window[0]) + most + 1) % FIELD64.modulus
+        return window.tobytes()
+
+    monkeypatch.setattr(VerifyingAggregator, "add_verified", lying)
+    series = run.stage.series
+    assert series is not None
+    most = series.largest(GROUP)
+    assert most == GROUP * (12 * WINDOWED.data_highest + WINDOWED.coins_highest)
+    found = run.round()
+    assert (found.refusal, found.total, run.place) == (Refusal.INCONSISTENT, None, None)
+
+
+def test_a_client_takes_part_in_windows_alone_where_the_sum_is_of_windows(run: WindowRun) -> None:
+    """Without its place in a series a round's own sum would be opened, which has no noise."""
+    bare = run.instruction(window=None)
+    windows = run.instruction(mechanism=SumSpec(protocol=SUM))
+    for instruction in (bare, windows, replace(bare, shared=None)):
+        assert {answer.error.reason for answer in run.answers(instruction)} <= {
+            str(ClientRefusal.BAD_INSTRUCTION),
+            str(ClientRefusal.PINNED),
+        }
+
+
+def test_what_aggregators_pin_covers_coins_and_check_seed(run: WindowRun) -> None:
+    """Fewer coins in later rounds, or another check seed, would show data of earlier ones."""
+    told = run.instruction()
+    assert told.shared is not None
+    terms = told.shared.of_round(told, WINDOWED, dim=DIM, aggregators=(bytes(32),))
+    quieter = replace(WINDOWED, coins=WINDOWED.coins - 2)
+    others = [
+        replace(told, mechanism=SumSpec(protocol=quieter)),
+        replace(told, shared=replace(told.shared, check_seed=bytes(32))),
+        replace(told, minimum=told.minimum - 1),
+    ]
+    for other in others:
+        assert other.shared is not None
+        mechanism = other.mechanism.build(dim=DIM)
+        found = other.shared.of_round(other, mechanism, dim=DIM, aggregators=(bytes(32),))
+        assert found.pinned() != terms.pinned()
+    same = replace(told, token=bytes(16), server_round=9, window=replace(told.window, index=7))
+    found = same.shared.of_round(same, WINDOWED, dim=DIM, aggregators=(bytes(32),))
+    assert found.pinned() == terms.pinned()

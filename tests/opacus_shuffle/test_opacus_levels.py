@@ -1,0 +1,130 @@
+"""A level for each record: who is randomised how, and what the records of each level are charged."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from opacus_shuffle import PrivacyEngine, ShufflePrivacyError
+from opacus_shuffle.loaders import wrap_data_loader
+from opacus_transparent import Transparent
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from shuffle_plugins.accounting import LabelledRound, ShuffleAccountant
+from shuffle_plugins.core import Rows
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.randomness import Randomness, SeededRandomness
+
+DELTA = 1e-3
+LEVELS = [1.0, 4.0, 1.0, 1.0] * 10  # of the 40 records of the fixture
+
+
+class Noted(Transparent):
+    """Notes which rows it was given, by its ε0, and adds them up as they are."""
+
+    rows: ClassVar[list[tuple[float, Tensor]]] = []
+
+    def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
+        rows = torch.cat(list(Rows.of(x).blocks), dim=1)
+        Noted.rows.append((self.local_epsilon, rows))
+        return rows.sum(dim=0)
+
+
+@pytest.mark.parametrize("most", [None, 3])
+def test_every_record_is_randomised_at_its_own_level(most: int | None) -> None:
+    """Gradients that are the records themselves; batches whole, and cut into smaller ones."""
+    Noted.rows.clear()
+    x = torch.arange(1.0, 41.0)[:, None].expand(40, 6) / 100
+    model = nn.Linear(6, 1, bias=False)
+    engine = PrivacyEngine()
+    module, optimizer, loader = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
+        data_loader=DataLoader(TensorDataset(x), batch_size=8),
+        randomizer=Noted,
+        max_grad_norm=10.0,
+        sampling="poisson",
+        loss_reduction="sum",
+        levels=LEVELS,
+        randomness=SeededRandomness(3),
+    )
+    batches = (
+        loader
+        if most is None
+        else wrap_data_loader(data_loader=loader, max_batch_size=most, optimizer=optimizer)
+    )
+    delivered = 0
+    for (batch,) in batches:
+        optimizer.zero_grad()
+        before = model.weight.detach().clone()
+        module(batch).sum().backward()
+        optimizer.step()
+        delivered += len(batch)
+        if most is None:
+            assert torch.allclose(before - model.weight.detach(), batch.sum(dim=0)[None], atol=1e-5)
+    assert delivered == sum(len(rows) for _, rows in Noted.rows) > 20
+    for level, rows in Noted.rows:
+        for number in (100 * rows[:, 0]).round().int().tolist():
+            assert LEVELS[number - 1] == level
+
+
+def test_each_level_is_charged_for_its_own_records_alone(make_private: Any, train: Any) -> None:
+    engine, module, optimizer, loader = make_private(
+        local_epsilon=None, sampling="poisson", levels=torch.tensor(LEVELS)
+    )
+    steps = train(module, optimizer, loader)
+    assert isinstance(optimizer.round, LabelledRound)
+    found = {}
+    for level, count in ((1.0, 30), (4.0, 10)):
+        mechanism = registry.get("linf-coordinate", local_epsilon=level, dim=optimizer.num_parameters)
+        alone = ShuffleAccountant(method="rdp")
+        alone.step(mechanism.round(population=count, cohort=count / 5, sampling="poisson"), num_steps=steps)
+        found[level] = alone.epsilon(DELTA).upper
+        assert engine.get_epsilon_interval(DELTA, level=level).upper == found[level]
+    assert engine.get_epsilon(DELTA) >= 0.99 * max(found.values())
+    assert optimizer.local_epsilon == 4.0
+    assert "30 clients of linf-coordinate" in str(engine.statement(delta=DELTA))
+    with pytest.raises(ValueError, match="no group"):
+        engine.get_epsilon_interval(DELTA, level=2.0)
+
+
+def test_a_checkpoint_keeps_what_every_level_has_spent(make_private: Any, train: Any, tmp_path: Any) -> None:
+    asked = {"local_epsilon": None, "sampling": "poisson", "levels": LEVELS}
+    engine, module, optimizer, loader = make_private(**asked)
+    train(module, optimizer, loader)
+    engine.save_checkpoint(path=tmp_path / "run.pt", module=module, optimizer=optimizer)
+    later, again, resumed, _ = make_private(**asked)
+    later.load_checkpoint(path=tmp_path / "run.pt", module=again, optimizer=resumed)
+    for level in (1.0, 4.0):
+        assert later.get_epsilon_interval(DELTA, level=level) == engine.get_epsilon_interval(
+            DELTA, level=level
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "refusal"),
+    [
+        ({"levels": LEVELS[1:]}, "one number for each of the 40 records"),
+        ({"levels": [0.0] * 40}, "levels"),
+        ({"sampling": "without-replacement"}, "sampling='poisson'"),
+        ({"local_epsilon": 1.0}, "leave it out"),
+        ({"clipping": "adaptive"}, "not for levels"),
+        ({"randomizer": "vector-sum", "noise_multiplier": 1.0}, "local_epsilon"),
+    ],
+)
+def test_what_levels_do_not_go_with_is_refused(
+    make_private: Any, changes: dict[str, Any], refusal: str
+) -> None:
+    asked = {"local_epsilon": None, "sampling": "poisson", "levels": LEVELS} | changes
+    with pytest.raises((ShufflePrivacyError, TypeError), match=refusal):
+        make_private(**asked)
+
+
+def test_a_level_cannot_be_changed_in_between(make_private: Any) -> None:
+    _, _, optimizer, _ = make_private(local_epsilon=None, sampling="poisson", levels=LEVELS)
+    with pytest.raises(ShufflePrivacyError, match="each record's own"):
+        optimizer.local_epsilon = 2.0
+    optimizer.max_grad_norm = 0.5  # of all levels
+    assert {each.mechanism.radius for each in optimizer._sums.values()} == {0.5}
