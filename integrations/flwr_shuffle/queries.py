@@ -33,7 +33,7 @@ from shuffle_plugins.accounting import (
 from shuffle_plugins.ledger import BudgetLedger
 from shuffle_plugins.mechanisms import PrivateSum, SumSpec
 from shuffle_plugins.mechanisms.spec import Spec
-from shuffle_plugins.protocols import VectorSum
+from shuffle_plugins.protocols import LaplaceVectorSum, VectorSum
 from shuffle_plugins.shuffler import Shuffler
 
 _log = logging.getLogger("flwr")
@@ -262,7 +262,8 @@ def _check_fits(mechanism: PrivateSum, metrics: tuple[Metric, ...]) -> None:
 def _best_sum(metrics: tuple[Metric, ...], **target: Any) -> Spec:
     """The sum of least noise for these metrics and this target."""
     dim = size_of(metrics)
-    found = [
-        kind.calibrated(dim=dim, radius=radius_of(metrics, kind.norm), **target) for kind in (VectorSum,)
+    found: list[PrivateSum] = [
+        kind.calibrated(dim=dim, radius=radius_of(metrics, kind.norm), **target)
+        for kind in (LaplaceVectorSum, VectorSum)
     ]
     return SumSpec(protocol=min(found, key=lambda each: each.worst_variance))

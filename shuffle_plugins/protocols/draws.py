@@ -25,7 +25,7 @@ from shuffle_plugins.randomness.sources import Randomness, secure
 
 DISTANCE = 2.0**-52
 """Bound on the total variation between numbers of heads, drawn by up to 2**40 clients, and binomials."""
-MOST_COINS = 1 << 40
+MOST_COINS = 1 << 44
 
 RATIO = 2.0**-64
 """Bound on |log(P/P')| of a number of heads drawn with probability P that has P' under fair coins, within
@@ -40,7 +40,7 @@ _GUARD_BITS = 720
 
 
 def heads(coins: int, size: int, *, randomness: Randomness | None = None) -> Tensor:
-    """Draw ``size`` numbers of heads among ``coins`` fair coins, at most 2**40, int64, on the CPU.
+    """Draw ``size`` numbers of heads among ``coins`` fair coins, at most 2**44, int64, on the CPU.
 
     From a table, within 2**-100 of the binomial in total variation, for each 2**32 coins
     (``docs/proofs/sums.md``).

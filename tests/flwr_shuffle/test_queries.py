@@ -40,7 +40,7 @@ from thinning import first_fast
 from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedRound, ShuffleAccountant
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger, LedgerError
 from shuffle_plugins.mechanisms import MechanismSpec, Norm
-from shuffle_plugins.protocols import VectorSum
+from shuffle_plugins.protocols import LaplaceVectorSum, VectorSum
 
 CLIENTS = 40
 GENEROUS = ClientLimits(max_local_epsilon=500.0, max_rounds=100)
@@ -176,10 +176,22 @@ def test_errors_are_stated_in_units_of_what_is_told(kind: Any) -> None:
     assert (0.7 if isinstance(kind, Quantiles) else 0.93) < found < 1.07
 
 
+@pytest.mark.parametrize(
+    ("asked", "kind"), [(AGES, LaplaceVectorSum), (dict.fromkeys("abcdefg", (0, 1)), VectorSum)]
+)
+def test_the_sum_of_less_noise_is_taken(asked: Any, kind: type) -> None:
+    """Laplace noise grows with the number of metrics, Gaussian noise with its root."""
+    grid = summed(grid_of(), asked)
+    mechanism = grid.settings.mechanism.build(dim=size_of(metrics_of(asked)))
+    assert isinstance(mechanism, kind)
+    if kind is LaplaceVectorSum:
+        assert mechanism.noise_variance == pytest.approx(8.0, rel=0.05)  # 2·(2/ε)²
+
+
 def test_several_queries_can_have_one_target() -> None:
     alone, among = summed(grid_of()), summed(grid_of(), num_queries=4)
     mechanisms = [grid.settings.mechanism.build(dim=10) for grid in (alone, among)]
-    assert 2 < mechanisms[1].worst_variance / mechanisms[0].worst_variance <= 16
+    assert 3 < mechanisms[1].worst_variance / mechanisms[0].worst_variance < 17
     accountant = ShuffleAccountant()
     accountant.step(mechanisms[1].round(population=30, cohort=30), num_steps=4)
     assert 0.95 < accountant.epsilon(1e-5).upper <= 1.0
@@ -194,7 +206,7 @@ def test_replies_hold_a_report_and_nothing_else() -> None:
     assert len(payload_of(replies[0])) > 0
 
 
-@first_fast("metrics", [AGES, EVERYTHING], fast=0)
+@first_fast("metrics", [AGES, EVERYTHING])
 def test_standard_errors_are_those_of_the_sums_that_clients_make(metrics: Any) -> None:
     asked = metrics_of(metrics)
     grid = summed(grid_of(), metrics)
@@ -207,7 +219,7 @@ def test_standard_errors_are_those_of_the_sums_that_clients_make(metrics: Any) -
     stated = math.sqrt(mechanism.worst_variance / mechanism.dim)
     entries = error.numel()
     assert abs(float(error.mean())) < 6 * stated / math.sqrt(entries)  # unbiased
-    assert float(error.square().mean().sqrt()) == pytest.approx(stated, rel=6 / math.sqrt(2 * entries) + 0.03)
+    assert float(error.square().mean().sqrt()) == pytest.approx(stated, rel=3 * math.sqrt(5 / entries) + 0.03)
 
 
 def test_what_it_costs_is_in_the_books_before_anything_is_told(tmp_path: Path) -> None:
@@ -250,7 +262,7 @@ def test_what_it_costs_is_in_the_books_before_anything_is_told(tmp_path: Path) -
 
 def test_a_budget_ends_queries_before_anybody_is_asked() -> None:
     clients = grid_of(limits=SUMS)
-    grid = summed(clients, max_epsilon=1.6)
+    grid = summed(clients, max_epsilon=2.5)
     assert len(ask(grid)) == len(ask(grid)) == 1
     asked = len(clients.seen)
     with pytest.raises(BudgetExhausted, match="another round could take"):

@@ -21,6 +21,7 @@ from flwr_shuffle.messages import (
     SharedTerms,
     Step,
     Unable,
+    WindowPlace,
     Wire,
     WrongVersionError,
     context_of,
@@ -33,7 +34,7 @@ from flwr_shuffle.updates import UpdateTerms
 from mod_harness import adding, app
 
 from shuffle_plugins.mechanisms import MechanismSpec
-from shuffle_plugins.secure_aggregation import ResidueLayout, SumTerms, VerifiedTerms
+from shuffle_plugins.secure_aggregation import ResidueLayout, SumTerms, VerifiedTerms, WindowTerms
 from shuffle_plugins.shuffler import BatchRequest, MixedStatement, Refusal, RoundContext
 from shuffle_plugins.shuffler.envelopes import envelope_size
 from shuffle_plugins.shuffler.keys import ServiceKey
@@ -49,6 +50,11 @@ BATCH = BatchRequest.of(
 OUT = [bytes([i]) * BATCH.output_size for i in range(2)]
 TERMS = SumTerms(context=CONTEXT, layout=ResidueLayout(8, 12), aggregators=(b"a" * 32, b"b" * 32))
 PROVEN = VerifiedTerms(context=CONTEXT, layout=TERMS.layout, aggregators=TERMS.aggregators, largest=9)
+WINDOWED = replace(
+    PROVEN,
+    layout=ResidueLayout(8, 12, vectors=2),
+    window=WindowTerms(series=bytes(32), index=7, coefficients=(8, 0, 3), fixed=b"f" * 32),
+)
 SUM: dict[str, Any] = {
     "minimum": 2,
     "commitments": [bytes(32), b"c" * 32],
@@ -89,6 +95,7 @@ MESSAGES: dict[str, Wire] = {
         analyzer_key=b"",
         shared=SharedTerms(check_seed=bytes(range(32)), aggregators=bytes(32), clients=9, verified=True),
     ),
+    "windowed": replace(ASKED, window=WindowPlace(series=bytes(range(32)), index=7)),
     "question": RoleQuestion(challenge=bytes(32)),
     "role": NodeRole(public_key=bytes(32), minimum=3, signature=b"s"),
     "unable": Unable(code=Refusal.MISCONFIGURED),
@@ -97,6 +104,7 @@ MESSAGES: dict[str, Wire] = {
     "check": AggregateRequest(step=Step.CHECK, terms=TERMS, **SUM),
     "verify": AggregateRequest(step=Step.CHECK, terms=PROVEN, verify_key=bytes(32), **SUM),
     "add": AggregateRequest(step=Step.ADD, terms=PROVEN, messages=[b"x", b"y"], **SUM),
+    "window": AggregateRequest(step=Step.ADD, terms=WINDOWED, messages=[b"x", b"y"], **SUM),
     "batch": Answer(
         token=CONTEXT.token,
         said=MixedStatement(
@@ -168,6 +176,7 @@ def test_a_service_nodes_message_comes_alone() -> None:
 
 
 TERMS_TEXT = str(MESSAGES["check"].to_record()["terms"])
+WINDOW_TEXT = str(MESSAGES["window"].to_record()["terms"])
 ASKED_FOR = '[{"name": "loss", "kind": %s}]'
 TWICE = '{"name": "loss", "kind": {"low": 0, "high": 1}}'
 SHARES = '{"check_seed": "%s", "aggregators": "%s", "clients": %s}'
@@ -213,6 +222,14 @@ SHARES = '{"check_seed": "%s", "aggregators": "%s", "clients": %s}'
         ("verify", {"terms": TERMS_TEXT[:-1] + ', "largest": %s}' % (1 << 62)}),
         ("verify", {"messages": [b"", b""]}),
         ("add", {"messages": [b"x"]}),
+        ("windowed", {"window": '{"series": "%s", "index": -1}' % ("00" * 32)}),
+        ("windowed", {"window": '{"series": "00", "index": 1}'}),
+        ("window", {"terms": WINDOW_TEXT.replace("[8, 0, 3]", "[0, 8, 3]")}),
+        ("window", {"terms": WINDOW_TEXT.replace("[8, 0, 3]", '[8, "0", 3]')}),
+        ("window", {"terms": WINDOW_TEXT.replace("[8, 0, 3]", "[8, 0, -3]")}),
+        ("window", {"terms": WINDOW_TEXT.replace("[8, 0, 3]", "[]")}),
+        ("window", {"terms": WINDOW_TEXT.replace('"vectors": 2', '"vectors": 1')}),
+        ("window", {"terms": WINDOW_TEXT.replace('"index": 7', '"index": -7')}),
     ],
 )
 def test_values_out_of_range_are_refused(kind: str, entries: dict[str, Any]) -> None:
@@ -235,6 +252,8 @@ def test_a_context_differs_wherever_clients_could_be_told_different_things() -> 
         {"participation": 0.5},
         {"analyzer_key": b"K" * 32},
         {"mechanism": replace(SPEC, options=())},
+        {"window": WindowPlace(series=bytes(32), index=0)},
+        {"window": WindowPlace(series=bytes(32), index=1)},
     ]
     variants = [replace(ASKED, **change) for change in changes]
     contexts = {context_of(asked, dim=dim).digest() for asked in variants for dim in (8, 9)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from shuffle_plugins.secure_aggregation import (
     ResidueLayout,
     Sealed,
     SumTerms,
+    WindowTerms,
     aggregator,
     commitment,
     seal_seed,
@@ -186,11 +188,22 @@ def test_statements_that_differ_in_anything_differ(parties: SumParties) -> None:
         "commitments": [b"a", b"b"],
         "envelopes": [b"c", b"d"],
     }
+    window = WindowTerms(series=bytes(32), index=0, coefficients=(2, 1), fixed=bytes(32))
+    changes: list[dict[str, Any]] = [
+        {},
+        {"series": b"x" * 32},
+        {"index": 1},
+        {"coefficients": (2,)},
+        {"coefficients": (2, 2)},
+        {"fixed": b"x" * 32},
+    ]
+    windows = [replace(window, **change) for change in changes]
     others: list[dict[str, Any]] = [
         {"step": "check"},
         {"terms": parties.terms_of(context=round_context(run="other"))},
         {"terms": parties.terms_of(layout=ResidueLayout(8, 6))},
         {"terms": parties.terms_of(aggregators=parties.terms.aggregators[::-1])},
+        *({"terms": parties.terms_of(layout=ResidueLayout(7, 6, vectors=2), window=one)} for one in windows),
         {"minimum": 4},
         {"commitments": [b"b", b"a"]},
         {"envelopes": [b"d", b"c"]},

@@ -35,7 +35,7 @@ def analytic_gaussian_variance(epsilon, delta):
 
 def test_no_coins_and_impossible_ones():
     assert heads(0, 3).tolist() == [0, 0, 0]
-    for coins, size in ((-1, 1), (True, 1), ((1 << 40) + 1, 1), (5, -1)):
+    for coins, size in ((-1, 1), (True, 1), ((1 << 44) + 1, 1), (5, -1)):
         with pytest.raises(ValueError, match="must be a whole number"):
             heads(coins, size)
 
