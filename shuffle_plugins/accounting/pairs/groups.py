@@ -272,27 +272,27 @@ def sign_types(own: float, other: float) -> tuple[Atoms, Atoms]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Counts:
+class CountMasses:
     """Masses of whole numbers from ``first`` up; those of next to no mass are left out."""
 
     first: int
     masses: Floats
 
     @classmethod
-    def of(cls, first: int, masses: Floats) -> Counts:
+    def of(cls, first: int, masses: Floats) -> CountMasses:
         """Without the rarest values at either end."""
         seen = np.flatnonzero(masses > TAIL)
         if not len(seen):
             return cls(first=first, masses=np.zeros(1))
         return cls(first=first + int(seen[0]), masses=masses[seen[0] : seen[-1] + 1])
 
-    def plus(self, other: Counts) -> Counts:
+    def plus(self, other: CountMasses) -> CountMasses:
         """The law of the sum of two independent numbers. All terms are positive, so that none cancel."""
-        return Counts.of(self.first + other.first, np.convolve(self.masses, other.masses))
+        return CountMasses.of(self.first + other.first, np.convolve(self.masses, other.masses))
 
-    def times(self, draws: int) -> Counts:
+    def times(self, draws: int) -> CountMasses:
         """The law of a sum of so many independent draws."""
-        found, square = Counts(first=0, masses=np.ones(1)), self
+        found, square = CountMasses(first=0, masses=np.ones(1)), self
         while draws:
             if draws & 1:
                 found = found.plus(square)
@@ -308,18 +308,18 @@ class Counts:
         return found
 
 
-def mixed_counts(laws: Sequence[tuple[float, Counts]]) -> Counts:
+def mixed_counts(laws: Sequence[tuple[float, CountMasses]]) -> CountMasses:
     """A mixture, by probabilities."""
     first = min(law.first for _, law in laws)
     length = max(law.first + len(law.masses) for _, law in laws) - first
-    return Counts.of(first, sum((mass * law.on(first, length) for mass, law in laws), np.zeros(length)))
+    return CountMasses.of(first, sum((mass * law.on(first, length) for mass, law in laws), np.zeros(length)))
 
 
-def drawn_counts(groups: Sequence[tuple[Counts, int]], *, draws: int) -> Counts:
+def drawn_counts(groups: Sequence[tuple[CountMasses, int]], *, draws: int) -> CountMasses:
     """The sum over that many clients, drawn uniformly from one or two groups: a law, and a size, each."""
     among = sum(size for _, size in groups)
     if len(groups) == 1 or draws == among:
-        total = Counts(first=0, masses=np.ones(1))
+        total = CountMasses(first=0, masses=np.ones(1))
         for law, size in groups:
             total = total.plus(law.times(min(size, draws)))
         return total
@@ -334,7 +334,7 @@ def drawn_counts(groups: Sequence[tuple[Counts, int]], *, draws: int) -> Counts:
     return mixed_counts([(mass, a.plus(b)) for mass, a, b in pairs if mass > TAIL])
 
 
-def split_counts(total: Counts, *, shown: Counts, clear: float) -> tuple[Floats, Floats]:
+def split_counts(total: CountMasses, *, shown: CountMasses, clear: float) -> tuple[Floats, Floats]:
     """Masses of a number of reports and how many of them are for x; if client 1 holds x, and if it holds x'.
 
     Each report of another client is for x or for x' with probability ½.

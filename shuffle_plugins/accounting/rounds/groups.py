@@ -22,7 +22,7 @@ from shuffle_plugins.accounting.losses import (
 )
 from shuffle_plugins.accounting.numerics.sums import Floats
 from shuffle_plugins.accounting.pairs.groups import (
-    Counts,
+    CountMasses,
     GroupsPair,
     OtherClients,
     drawn_counts,
@@ -289,7 +289,7 @@ class GroupsRound(Round):
         if third and self._reports * 2 * max(unlikely) < 150.0**2:
             drawn = self._drawn([_bit(2 * each) for each in unlikely], _bit(low + high))
             chance, others, own = drawn[0]
-            shown = Counts(first=1 + others.first, masses=chance * own.masses[1] * others.masses)
+            shown = CountMasses(first=1 + others.first, masses=chance * own.masses[1] * others.masses)
             total = mixed_counts([(chance, law.plus(own)) for chance, law, own in drawn])
             return split_counts(total, shown=shown, clear=math.tanh(self.local_epsilon / 2))
         likely = [
@@ -310,13 +310,15 @@ class GroupsRound(Round):
         length = max(law.first + len(law.masses) for law in (first, second)) - start
         return first.on(start, length), second.on(start, length)
 
-    def _drawn(self, laws: list[Counts], own: Counts) -> list[tuple[float, Counts, Counts]]:
+    def _drawn(
+        self, laws: list[CountMasses], own: CountMasses
+    ) -> list[tuple[float, CountMasses, CountMasses]]:
         """What the others' reports add up to, and client 1's, if it is drawn and if it is not."""
         sizes = [count for _, count in self._others()]
         groups = list(zip(laws, sizes, strict=True))
         if self._reports == self.population:
             return [(1.0, drawn_counts(groups, draws=self.population - 1), own)]
-        none = Counts(first=0, masses=np.ones(1))
+        none = CountMasses(first=0, masses=np.ones(1))
         return [
             (self.sampling_rate, drawn_counts(groups, draws=self._reports - 1), own),
             (1 - self.sampling_rate, drawn_counts(groups, draws=self._reports), none),
@@ -466,11 +468,11 @@ class LabelledRound(Round):
         return saved | {"members": tuple(ShuffleRound.from_state(each) for each in saved["members"])}
 
 
-def _sign(plus: float, minus: float) -> Counts:
+def _sign(plus: float, minus: float) -> CountMasses:
     """1, −1, or else 0, with these probabilities."""
-    return Counts(first=-1, masses=np.array([minus, max(1 - plus - minus, 0.0), plus]))
+    return CountMasses(first=-1, masses=np.array([minus, max(1 - plus - minus, 0.0), plus]))
 
 
-def _bit(one: float) -> Counts:
+def _bit(one: float) -> CountMasses:
     """1 with this probability, or else 0."""
-    return Counts(first=0, masses=np.array([1 - one, one]))
+    return CountMasses(first=0, masses=np.array([1 - one, one]))
