@@ -448,7 +448,7 @@ def _packing(
     if shared is None and not instruction.sealed:
         if settings.pins:
             raise ClientRefused(ClientRefusal.PINNED)
-        whole = size * instruction.samples_per_client
+        whole = size * instruction.reports_per_client
         return lambda reports: plain_payload(_bytes(reports), size=whole)
     pinned = settings.aggregator_public_keys if shared else settings.mixer_public_key
     if not pinned or settings.signing_key_file is None:
@@ -665,7 +665,7 @@ def charge(
     Without a file the record is in ``context.state``, for simulations: Flower saves that per node and run,
     and only when the app has answered. ``shuffled`` is of :func:`_promised`. A refusal charges nothing.
     """
-    sent, summed = SeveralReports(mechanism, instruction.samples_per_client), mechanism.must_be_summed
+    sent, summed = SeveralReports(mechanism, instruction.samples_per_client), mechanism.cohort is not None
     charged, window = Charged(shuffled, sent.local_epsilon, sent.local_delta), None
     if instruction.window is not None and isinstance(mechanism, WindowedSum):
         window = InWindow(instruction.window.series, instruction.window.index, mechanism.band)
