@@ -50,6 +50,7 @@ ONE_BIT = frozenset({"binary-rr", "l1-hadamard", "linf-coordinate"})
 ONE_ENCODING = ONE_BIT | {"hadamard-response", "k-rr"}
 """Mechanisms whose blanket is uniform over the same reports at every ε0: a report may be anybody's."""
 
+_CHOICE = "who is in which group does not follow from the data"
 _LOUDEST = 30.0  # ε0, up to which sums of likelihoods keep their digits
 _MOST_TYPED = 3  # groups whose own records are used: each doubles the time
 _MOST_COUNTED = 1 << 22  # clients, and outcomes, up to which a lower bound lists counts
@@ -158,6 +159,11 @@ class GroupsRound(Round):
     @override
     def sampling_rate(self) -> float:
         return self.cohort / self.population
+
+    @property
+    @override
+    def secrecy(self) -> str:
+        return f"{super().secrecy}; no report may show which group it is from, and {_CHOICE}"
 
     @property
     @override
@@ -417,6 +423,11 @@ class LabelledRound(Round):
     @override
     def replacement_distance(self) -> float:
         return max(each.replacement_distance for each in self.members)
+
+    @property
+    @override
+    def secrecy(self) -> str:
+        return f"{super().secrecy}; {_CHOICE}"
 
     @property
     @override

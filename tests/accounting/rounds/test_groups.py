@@ -324,6 +324,7 @@ def test_what_is_no_round_of_groups_is_refused(changes: dict[str, object], refus
 def test_a_saved_round_of_groups_is_read_as_it_was() -> None:
     for each in groups_of((4, 5), mechanism="linf-coordinate", dim=3):
         assert Round.from_state(each.state()) == each
+        assert "no report may show which group" in each.secrecy
         assert "4 clients of local_epsilon=0.7 and 5 clients of local_epsilon=2.5" in str(each)
 
 
