@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import mmap
 import re
 import secrets
+import tempfile
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -13,8 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from operator import mul
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
+import numpy as np
 import torch
 from flwr.app import (
     ArrayRecord,
@@ -36,6 +40,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid.http_grid import HttpGrid
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
+from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
@@ -365,7 +370,7 @@ class Replies:
 
     def clients(self, reports: int) -> int:
         """How many clients have sent at least so many reports; any left over are not counted as one."""
-        return reports // self.instruction.samples_per_client
+        return reports // self.instruction.reports_per_client
 
     def anonymous(self, reports: Reports | None, *, answered: int, **fields: Any) -> Anonymous:
         """What a stage gives back of these replies."""
@@ -373,8 +378,25 @@ class Replies:
         return Anonymous(reports=reports, answered=answered, participants=tuple(map(str, nodes)), **fields)
 
 
+def in_file(numbers: NDArray[Any], *, folder: Path | str) -> NDArray[Any]:
+    """A copy of an array in a nameless file, of which the system has in memory what there is room for."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(np.ascontiguousarray(numbers).data)
+            file.flush()
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"what this server keeps of its windows cannot be written to {folder} ({error.strerror}): make "
+            "room there. The round is charged; start again to go on, with a new series",
+        ) from error
+    return np.frombuffer(mapped, numbers.dtype)
+
+
 class Series:
-    """What a server keeps of a series of windows from one to the next, in memory: O(b·dim) numbers.
+    """What a server keeps of a series of windows from one to the next: O(b·dim) numbers, in memory, or in
+    nameless files in a ``folder``.
 
     It lasts as long as the process and the run, and until a window is lost. Then a new one begins, with noise
     of its own, and sums of the old one are never added to its sums.
@@ -387,15 +409,19 @@ class Series:
         shares: this process's shares of the last b − 1 sums of data where it does not, the newest first.
     """
 
-    def __init__(self, mechanism: WindowedSum, *, run: str, clients: int) -> None:
+    def __init__(
+        self, mechanism: WindowedSum, *, run: str, clients: int, folder: Path | str | None = None
+    ) -> None:
         self.id, self.check_seed = secrets.token_bytes(32), secrets.token_bytes(32)
         self.index = 0
         # Cohorts of one federation differ a little; an eighth more costs at most one bit.
         self.clients = clients + -(-clients // 8)
         self.windows = Windows(mechanism)
         self.shares: deque[Any] = deque(maxlen=mechanism.band - 1)
-        self._mechanism, self._run = mechanism, run
-        self._solver = WindowSolver(mechanism)
+        self._mechanism, self._run, self._folder = mechanism, run, folder
+        self._solver = WindowSolver(
+            mechanism, keep=lambda solved: torch.from_numpy(self.kept(solved.numpy()))
+        )
         self._counts: deque[int] = deque(
             maxlen=mechanism.band
         )  # clients of the last rounds, the newest first
@@ -408,6 +434,10 @@ class Series:
     def lasts(self, mechanism: PrivateSum, *, run: str, clients: int) -> bool:
         """Whether the next round of so many clients can belong to it."""
         return (self._mechanism, self._run) == (mechanism, run) and clients <= self.clients
+
+    def kept(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """A copy of the numbers where they are kept."""
+        return numbers.copy() if self._folder is None else in_file(numbers, folder=self._folder)
 
     def largest(self, reports: int) -> int:
         """The largest number that the next window can have, with so many clients in its round."""
@@ -441,6 +471,7 @@ class ShuffleStage(ABC):
         fewest_answers: how many clients of the current round must answer, with a report or a dummy, and the
             instruction's ``minimum`` with a report, or nobody gets to see its reports.
         series: of the windows of a ``WindowedSum``; None before the first, and after one was lost.
+        window_folder: of files with what is kept of a series; None keeps it in memory.
     """
 
     takes_several = False
@@ -450,6 +481,7 @@ class ShuffleStage(ABC):
     mixers = 1
     fewest_answers = 1
     series: Series | None = None
+    window_folder: Path | str | None = None
 
     @property
     @abstractmethod
@@ -477,11 +509,13 @@ class ShuffleStage(ABC):
         if not isinstance(mechanism, WindowedSum):
             return None
         if self.series is None or not self.series.lasts(mechanism, run=run, clients=clients):
-            self.series = Series(mechanism, run=run, clients=clients)
+            folder = self.window_folder
+            self.series = Series(mechanism, run=run, clients=clients, folder=folder)
+            where = "in memory" if folder is None else f"in nameless files in {folder}"
             _log.info(
                 "shuffle: a series of windows begins: sums of %d rounds at most, each of at most %d clients; "
-                "this process keeps what it needs of them in memory, and after a restart begins another",
-                *(mechanism.band, self.series.clients),
+                "this process keeps what it needs of them %s, and after a restart begins another",
+                *(mechanism.band, self.series.clients, where),
             )
         return self.series.place
 
@@ -529,7 +563,7 @@ class InMemoryStage(ShuffleStage):
     @override
     def collect(self, replies: Replies) -> Anonymous:
         layout, encoded = replies.layout, list[bytes]()
-        each, several = layout.report_bytes, replies.instruction.samples_per_client
+        each, several = layout.report_bytes, replies.instruction.reports_per_client
         dummies = unreadable = 0
         for reply in replies.answers:
             try:
@@ -618,7 +652,8 @@ def valid_sum(mechanism: PrivateSum, reports: Reports) -> Total:
     The estimate is made once, of all totals: adding estimates up would leave rounding errors that depend on
     how reports were grouped.
     """
-    total, count = _valid_total(mechanism, reports)
+    total, found = _valid_total(mechanism, reports)
+    count = found // mechanism.reports_per_client
     return Total(
         sum=mechanism.estimate(total, reports=count) if count else torch.zeros(mechanism.dim), reports=count
     )

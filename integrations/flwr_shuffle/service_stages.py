@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple, cast
@@ -379,7 +379,7 @@ class MixNodeStage(ServiceStage):
     @override
     def collect(self, replies: Replies) -> Anonymous:
         instruction = replies.instruction
-        several = instruction.samples_per_client
+        several = instruction.reports_per_client
         size = envelope_size(replies.layout.report_bytes, mixers=self.mixers, reports=several)
         payloads = {reply.metadata.src_node_id: payload_of(reply) for reply in replies.answers}
         envelopes = {node: payload for node, payload in payloads.items() if len(payload) == size}
@@ -496,6 +496,8 @@ class SharedSumStage(ServiceStage):
         exclude_after: as of :class:`MixNodeStage`.
         share_folder: of the nameless temporary file that holds all shares of a round; by default the
             system's. If that is in memory, as a tmpfs is, name a folder on a disk.
+        window_folder: of nameless temporary files that hold what this server keeps of a series of windows,
+            of a ``WindowedSum``: 2·(b − 1) vectors. By default they are in memory.
     """
 
     role = Role.AGGREGATOR
@@ -510,6 +512,7 @@ class SharedSumStage(ServiceStage):
         verified: bool = False,
         exclude_after: int | None = 3,
         share_folder: Path | str | None = None,
+        window_folder: Path | str | None = None,
         waiting: Waiting | None = None,
     ) -> None:
         if isinstance(aggregator_public_keys, str) or not aggregator_public_keys:
@@ -520,7 +523,7 @@ class SharedSumStage(ServiceStage):
             raise ValueError("an aggregator's key is there twice: each must be another organisation's")
         super().__init__(pinned, minimum=minimum, exclude_after=exclude_after, waiting=waiting)
         self._verified = verified
-        self._share_folder = share_folder
+        self._share_folder, self.window_folder = share_folder, window_folder
         self._coming: _Shares | None = None
 
     @property
@@ -698,7 +701,8 @@ class SharedSumStage(ServiceStage):
         counts = torch.from_numpy(total)
         if series is None:
             return Total(sum=mechanism.estimate(counts + reports * lowest, reports=reports), reports=reports)
-        series.shares.appendleft(verifier.data if verifier else data)
+        mine: Any = series.kept(verifier.data) if verifier else replace(data, counts=series.kept(data.counts))
+        series.shares.appendleft(mine)
         return series.solve(counts, reports=reports)
 
     def _log_end(self, series: Series | None) -> None:

@@ -19,7 +19,7 @@ from shuffle_plugins.protocols.decoys import DecoyHistogram
 from shuffle_plugins.protocols.laplace import LaplaceHistogram
 from shuffle_plugins.randomness.sources import Randomness, secure
 
-_Counts = DecoyHistogram | LaplaceHistogram | HistogramSum
+PrefixHistogram = DecoyHistogram | LaplaceHistogram | HistogramSum
 """Histograms whose noise does not depend on what clients hold, and to which a client may add nothing."""
 
 
@@ -82,7 +82,7 @@ class HeavyHitters(Ranged):
 
     bits: Annotated[int, whole_number(at_most=62)]
     cohort: int
-    counts: _Counts
+    counts: PrefixHistogram
     width: Count = 1 << 8
     false_positives: Positive = 0.1
     groups: bool = False
@@ -100,7 +100,7 @@ class HeavyHitters(Ranged):
         cohort: int,
         epsilon: float,
         delta: float,
-        kind: type[_Counts] = DecoyHistogram,
+        kind: type[PrefixHistogram] = DecoyHistogram,
         categories: int | None = None,
         width: int | None = None,
         false_positives: float = 0.1,
@@ -196,7 +196,7 @@ class HeavyHitters(Ranged):
             asked_bits=min(self.bits, self.counts.categories.bit_length() - 1),
         )
 
-    def asked(self, question: PrefixQuestion) -> _Counts:
+    def asked(self, question: PrefixQuestion) -> PrefixHistogram:
         """The histogram by which this question is answered: of its candidates alone."""
         return replace(self.counts, categories=max(len(question.candidates()), 2))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
@@ -110,6 +110,11 @@ class WindowedSum(CoinSum, PrivateSum):
         """Variance of the noise in one coordinate of a series' first sum, in squared units of the data."""
         return super().noise_variance / self.coefficients[0] ** 2
 
+    @override
+    def variance_over(self, num_steps: int, *, momentum: float = 0.0) -> float:
+        left = prefix_noise(self.coefficients, rounds=num_steps, momentum=momentum) * self.coefficients[0]
+        return self.worst_variance + self.dim * self.noise_variance * (left**2 - 1)
+
     # -- what clients send ------------------------------------------------------------------------------
 
     @property
@@ -211,10 +216,14 @@ class WindowSolver:
 
     Of the estimates of one series it is prefix sums whose noise is small: late windows take back what early
     ones had too much. Start a new one with every series.
+
+    Args:
+        keep: returns an equal tensor to keep of one that is solved, such as one in a file.
     """
 
-    def __init__(self, protocol: WindowedSum) -> None:
+    def __init__(self, protocol: WindowedSum, *, keep: Callable[[Tensor], Tensor] | None = None) -> None:
         self._protocol = protocol
+        self._keep = keep
         self._solved: deque[Tensor] = deque(maxlen=protocol.band - 1)  # data counts, the last round's first
 
     def solve(self, window: Tensor, *, reports: int) -> Tensor:
@@ -230,7 +239,7 @@ class WindowSolver:
         for weight, earlier in zip(protocol.coefficients[1:], self._solved, strict=False):
             counts -= weight * earlier
         counts /= protocol.coefficients[0]
-        self._solved.appendleft(counts)
+        self._solved.appendleft(counts if self._keep is None else self._keep(counts))
         return protocol.lattice.in_units(counts + reports * protocol.lattice.lowest)
 
 

@@ -171,7 +171,7 @@ class Expansion:
         for seed in seeds:
             cipher = Keystream(seed).encryptor(0)
             for part in (self.total.checks, *parts):
-                cipher.update_into(self._zeros[: part.nbytes], self._stream)
+                cipher.update_into(self._zeros[: part.nbytes], self._stream)  # type: ignore[arg-type]
                 part += self._stream[: part.nbytes].view(part.dtype)
 
 

@@ -449,14 +449,13 @@ class ParticipationCounts:
         """
         joined = [(self._era, name) for name in names]
         for kind in self.kinds:
-            for client in joined:
-                if client not in kind.named:
-                    kind.before.setdefault(client, kind.most[self._era])
+            if most := kind.most[self._era]:
+                kind.before = {client: most for client in joined if client not in kind.named} | kind.before
 
     def before(self, federated_round: FederatedRound, names: Iterable[str]) -> dict[str, int]:
         """Of clients that joined, in how many rounds of this kind each is taken to have been before."""
         known = self.of(federated_round).before
-        return {name: known[self._era, name] for name in names if known.get((self._era, name))}
+        return {name: known[self._era, name] for name in names if (self._era, name) in known}
 
     def of(self, federated_round: FederatedRound) -> KindParticipation:
         """Who took part in rounds of this round's kind; a new kind begins without participants."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import errno
 import logging
 import math
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -112,15 +114,37 @@ def check_next(run: WindowRun, trusted: Trusted, *, rounds: int = 1) -> None:
 # -- the sums ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("aggregators", "verified"), [(2, False), (1, False), (1, True)])
+@pytest.mark.parametrize(
+    ("aggregators", "verified", "on_disk"), [(2, False, False), (1, False, True), (1, True, True)]
+)
 def test_shared_windows_are_solved_as_a_trusted_party_would(
-    tmp_path: Path, aggregators: int, verified: bool, trusted: Trusted
+    tmp_path: Path, aggregators: int, verified: bool, on_disk: bool, trusted: Trusted
 ) -> None:
     run = WindowRun(folder=tmp_path, aggregators=aggregators)
-    run.stage = run.new_stage(verified=verified)
+    run.stage = run.new_stage(verified=verified, window_folder=tmp_path if on_disk else None)
     check_next(run, trusted, rounds=5)
     assert run.stage.series is not None
     assert len(run.stage.series.shares) == WINDOWED.band - 1
+
+
+def test_a_server_without_room_for_its_windows_says_so_and_ends_the_series(
+    run: WindowRun, trusted: Trusted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.stage = run.new_stage(window_folder=run.folder)
+    check_next(run, trusted)
+
+    def full(**kwargs: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    instruction = run.instruction()
+    replies = run.answers(instruction)
+    batch = run.stage._begun(instruction, DIM)  # its shares are in another file
+    assert batch.nodes == []
+    with monkeypatch.context() as patched:
+        patched.setattr(tempfile, "TemporaryFile", full)
+        with pytest.raises(OSError, match=r"cannot be written to .*No space left"):
+            run.collect(replies, instruction)
+    assert run.place is None
 
 
 def test_a_trusted_summing_stage_opens_the_same_windows(trusted: Trusted) -> None:
@@ -387,14 +411,17 @@ def answered(run: WindowRun, request: AggregateRequest) -> BatchRefused:
 
 def test_the_plain_sum_of_the_same_envelopes_is_not_to_be_had(run: WindowRun, trusted: Trusted) -> None:
     check_next(run, trusted, rounds=2)
-    run.grid.relay = lambda messages: [m for m in messages if "add" not in repr(m.content)]
+    lose_answer(run)
     assert run.round().refusal is Refusal.NO_ANSWER
-    run.grid.relay = list
-    request = replace(requests(run)[-1], step=Step.ADD)
-    plain = replace(request.terms, window=None, layout=request.terms.opened)
-    refused = answered(run, replace(request, terms=plain))
-    assert refused.code is Refusal.NOT_AGREED
-    assert set(refused.rejected.values()) == {Refusal.UNREADABLE}
+    run.grid.receive = list
+    request = requests(run)[-1]
+    assert request.step is Step.ADD
+    token = replace(request.terms.context, token=bytes(16))
+    for context, code in [(request.terms.context, Refusal.REPLAYED), (token, Refusal.NOT_AGREED)]:
+        plain = replace(request.terms, window=None, layout=request.terms.opened, context=context)
+        refused = answered(run, replace(request, terms=plain))
+        assert refused.code is code
+        assert set(refused.rejected.values()) <= {Refusal.UNREADABLE}
 
 
 @pytest.mark.parametrize("lie", ["a count of data", "a count of coins", "a client left out"])
