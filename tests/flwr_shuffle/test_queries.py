@@ -40,7 +40,7 @@ from thinning import first_fast
 from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedRound, ShuffleAccountant
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger, LedgerError
 from shuffle_plugins.mechanisms import MechanismSpec, Norm
-from shuffle_plugins.protocols import LaplaceVectorSum, VectorSum
+from shuffle_plugins.protocols import DecoyVectorSum, LaplaceVectorSum, VectorSum
 
 CLIENTS = 40
 GENEROUS = ClientLimits(max_local_epsilon=500.0, max_rounds=100)
@@ -461,6 +461,9 @@ def test_a_sum_of_ones_own_must_fit_the_metrics() -> None:
     assert len(ask(grid)) == 1
     with pytest.raises(ValueError, match="build the sum with dim=11"):
         summed(grid_of(), AGES | {"height": (0, 3)}, randomizer=mechanism, epsilon=None)
+    counts_alone = DecoyVectorSum.with_noise(dim=1, cohort=30, noise_multiplier=3.0, signed=False)
+    with pytest.raises(ValueError, match="signed=True"):
+        summed(grid_of(), {"height": (0, 3)}, randomizer=counts_alone, epsilon=None)
 
 
 @first_fast("verified", [False, True])
