@@ -201,6 +201,10 @@ class QueryGrid(ShuffleGrid):
         self._record.complete(asked.instruction.token, checkpoint=None)
         reports, mechanism = total.reports, asked.invitation.mechanism
         variance = mechanism.worst_variance * (reports if mechanism.cohort is None else 1)
+        if isinstance(mechanism, DecoyVectorSum) and not mechanism.signed:
+            variance -= (
+                mechanism.cohort * mechanism.radius
+            )  # one number a client: it draws a metric, not a bin
         _log.info("query: %d reports; %s", reports, self._record)
         privacy = MetricRecord({"reports": reports})
         privacy["epsilon-observer"] = self._record.spent(Adversary.MODEL_OBSERVER)
