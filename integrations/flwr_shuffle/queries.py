@@ -122,7 +122,7 @@ class QueryGrid(ShuffleGrid):
             )
         stage = stage_of(shuffler, mechanism=spec)
         super().__init__(grid, stage=stage)
-        share = honest_fraction if spec.cohort is None else 1.0
+        share = honest_fraction if spec.cohort is None else 1.0  # the noise of a sum provides for its own
         self.settings = Settings(
             mechanism=spec,
             sampling=FixedSize(cohort, honest_fraction=share),
@@ -202,9 +202,8 @@ class QueryGrid(ShuffleGrid):
         reports, mechanism = total.reports, asked.invitation.mechanism
         variance = mechanism.worst_variance * (reports if mechanism.cohort is None else 1)
         if isinstance(mechanism, DecoyVectorSum) and not mechanism.signed:
-            variance -= (
-                mechanism.cohort * mechanism.radius
-            )  # one number a client: it draws a metric, not a bin
+            # who returns one number draws a metric, and no bin
+            variance -= mechanism.cohort * mechanism.radius
         _log.info("query: %d reports; %s", reports, self._record)
         privacy = MetricRecord({"reports": reports})
         privacy["epsilon-observer"] = self._record.spent(Adversary.MODEL_OBSERVER)
