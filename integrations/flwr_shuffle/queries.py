@@ -201,6 +201,9 @@ class QueryGrid(ShuffleGrid):
         self._record.complete(asked.instruction.token, checkpoint=None)
         reports, mechanism = total.reports, asked.invitation.mechanism
         variance = mechanism.worst_variance * (reports if mechanism.cohort is None else 1)
+        if isinstance(mechanism, DecoyVectorSum) and not mechanism.signed:
+            # who returns one number draws a metric, and no bin
+            variance -= mechanism.cohort * mechanism.radius
         _log.info("query: %d reports; %s", reports, self._record)
         privacy = MetricRecord({"reports": reports})
         privacy["epsilon-observer"] = self._record.spent(Adversary.MODEL_OBSERVER)
@@ -251,6 +254,10 @@ def _is_query(message: Message) -> bool:
     return type_of(message) == MessageType.QUERY
 
 
+def _signed(metrics: tuple[Metric, ...]) -> bool:
+    return any(metric.kind.size == 1 for metric in metrics)  # all others count, from 0 up
+
+
 def _check_fits(mechanism: PrivateSum, metrics: tuple[Metric, ...]) -> None:
     size, radius = size_of(metrics), radius_of(metrics, mechanism.norm)
     if mechanism.dim != size or mechanism.radius < radius:
@@ -258,14 +265,15 @@ def _check_fits(mechanism: PrivateSum, metrics: tuple[Metric, ...]) -> None:
             f"these metrics are vectors of {size} numbers, in a ball of radius {radius:.6g} in the norm "
             f"{mechanism.norm}: build the sum with dim={size} and radius={radius!r}"
         )
+    if isinstance(mechanism, DecoyVectorSum) and _signed(metrics) and not mechanism.signed:
+        raise ValueError("a mean, and Counts() of one thing, need a DecoyVectorSum with signed=True")
 
 
 def _best_sum(metrics: tuple[Metric, ...], *, shuffled: bool, **target: Any) -> Spec:
     """The sum of least noise for these metrics and this target, of which messages may be ``shuffled``."""
     dim = size_of(metrics)
     if shuffled:
-        signed = any(metric.kind.size == 1 for metric in metrics)  # all others count, from 0 up
-        radius = radius_of(metrics, DecoyVectorSum.norm)
+        radius, signed = radius_of(metrics, DecoyVectorSum.norm), _signed(metrics)
         return SumSpec(protocol=DecoyVectorSum.calibrated(dim=dim, radius=radius, signed=signed, **target))
     found: list[PrivateSum] = [
         kind.calibrated(dim=dim, radius=radius_of(metrics, kind.norm), **target)

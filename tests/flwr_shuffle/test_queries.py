@@ -40,7 +40,8 @@ from thinning import first_fast
 from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedRound, ShuffleAccountant
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger, LedgerError
 from shuffle_plugins.mechanisms import MechanismSpec, Norm
-from shuffle_plugins.protocols import LaplaceVectorSum, VectorSum
+from shuffle_plugins.protocols import DecoyVectorSum, LaplaceVectorSum, VectorSum
+from shuffle_plugins.shuffler import InMemoryShuffler
 
 CLIENTS = 40
 GENEROUS = ClientLimits(max_local_epsilon=500.0, max_rounds=100)
@@ -174,6 +175,22 @@ def test_errors_are_stated_in_units_of_what_is_told(kind: Any) -> None:
     exact = kind.read(mean, reports=reports)
     found = float(np.sqrt(np.mean((np.array(told) - exact) ** 2))) / kind.error(noise, reports=reports)
     assert (0.7 if isinstance(kind, Quantiles) else 0.93) < found < 1.07
+
+
+@pytest.mark.parametrize("asked", [AGES, AGES | {"kind": Counts(3)}])
+def test_the_standard_error_of_decoys_is_theirs_and_of_the_draw_among_metrics(asked: Any) -> None:
+    clients = grid_of(
+        limits=ClientLimits(max_local_epsilon=math.inf, max_epsilon=9, delta=1e-5, max_rounds=9)
+    )
+    grid = summed(clients, asked, shuffler=InMemoryShuffler(), cohort=CLIENTS, epsilon=4.0)
+    [reply] = ask(grid)
+    mechanism = grid.settings.mechanism.build(dim=size_of(metrics_of(asked)))
+    assert isinstance(mechanism, DecoyVectorSum)
+    contents = [RecordDict({"m": MetricRecord(held(place) | {"age": place})}) for place in range(CLIENTS)]
+    vectors = torch.stack([vector_of(metrics_of(asked), each, failed_share=0.0) for each in contents])
+    sums = torch.stack([mechanism.randomize_sum(vectors) for _ in range(1000)])
+    error = float((sums - vectors.sum(dim=0)).square().mean().sqrt())
+    assert error == pytest.approx(reply.content["standard_errors"]["age"], rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -461,6 +478,9 @@ def test_a_sum_of_ones_own_must_fit_the_metrics() -> None:
     assert len(ask(grid)) == 1
     with pytest.raises(ValueError, match="build the sum with dim=11"):
         summed(grid_of(), AGES | {"height": (0, 3)}, randomizer=mechanism, epsilon=None)
+    counts_alone = DecoyVectorSum.with_noise(dim=1, cohort=30, noise_multiplier=3.0, signed=False)
+    with pytest.raises(ValueError, match="signed=True"):
+        summed(grid_of(), {"height": (0, 3)}, randomizer=counts_alone, epsilon=None)
 
 
 @first_fast("verified", [False, True])
