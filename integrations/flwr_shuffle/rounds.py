@@ -454,7 +454,8 @@ class Rounds:
         if total is None and anonymous.refusal is None and anonymous.reports is not None:
             total = valid_sum(mechanism, anonymous.reports)
         clients = 0 if total is None else total.reports // samples
-        invalid = 0 if total is None else anonymous.count // samples - clients
+        sent_by = anonymous.count // sent.instruction.reports_per_client
+        invalid = 0 if total is None else sent_by - clients
         answered = anonymous.answered - invalid
         self._invited += sent.invitation.invited
         self._answered += answered  # not participants: a client that sends nonsense hides nobody
@@ -468,7 +469,7 @@ class Rounds:
             replace(sent.invitation, candidates=self._candidates(sent.invitation, clients)),
             answered=answered,
             # a sum is charged for as many as its noise was made for
-            reports=needed if mechanism.must_be_summed else clients,
+            reports=clients if mechanism.cohort is None else needed,
         )
         if clients < needed:
             self._record.end(actual, participants=anonymous.participants, released=False)

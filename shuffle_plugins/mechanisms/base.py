@@ -220,6 +220,11 @@ class PrivateSum(Summation):
         """True if only the sum of the reports may be revealed, False if single shuffled reports may be."""
         return self.cohort is not None
 
+    @property
+    def reports_per_client(self) -> int:
+        """How many reports ``randomize`` makes of each row, which are shuffled each by itself."""
+        return 1
+
     @override
     @abstractmethod
     def estimate(self, total: Tensor, *, reports: int) -> Tensor: ...
