@@ -383,7 +383,7 @@ def draw(runs: Runs) -> None:
     present = [name for name in TITLES if chosen(runs, data=name)]
     if not present:
         return
-    figure, panels = plt.subplots(1, len(present), figsize=(4 * len(present), 3.4), squeeze=False)
+    figure, panels = plt.subplots(1, len(present), figsize=(4 * len(present), 3.6), squeeze=False)
     for panel, name in zip(panels[0], present, strict=True):
         mine = chosen(runs, data=name)
         for colour, (key, arm) in enumerate(ARMS.items()):
@@ -428,7 +428,7 @@ def draw(runs: Runs) -> None:
         panel.grid(alpha=0.3)
     panels[0][0].set_ylabel("test accuracy, %")
     named, titles = panels[0][0].get_legend_handles_labels()
-    figure.tight_layout(rect=(0, 0.08, 1, 1))
-    figure.legend(named, titles, loc="lower center", ncols=len(titles), frameon=False)
+    figure.tight_layout(rect=(0, 0.14, 1, 1))
+    figure.legend(named, titles, loc="lower center", ncols=min(len(titles), 4), frameon=False)
     figure.savefig(PICTURE, dpi=110)
     plt.close(figure)
