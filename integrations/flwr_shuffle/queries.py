@@ -122,7 +122,7 @@ class QueryGrid(ShuffleGrid):
             )
         stage = stage_of(shuffler, mechanism=spec)
         super().__init__(grid, stage=stage)
-        share = honest_fraction if spec.cohort is None else 1.0
+        share = honest_fraction if spec.cohort is None else 1.0  # the noise of a sum provides for its own
         self.settings = Settings(
             mechanism=spec,
             sampling=FixedSize(cohort, honest_fraction=share),
