@@ -96,7 +96,8 @@ class ClientLimits(Ranged):
 
     @property
     def agrees_to_sums_alone(self) -> bool:
-        """Whether only reports that are added up are agreed to: ``max_local_epsilon`` is infinite."""
+        """Whether only reports that others' noise or decoys hide are agreed to: ``max_local_epsilon`` is
+        infinite."""
         return self.max_local_epsilon == math.inf
 
     @property
@@ -275,7 +276,8 @@ class ClientLedger(Database):
             limits: what the client agrees to over everything in this file, or ReportRefused.
             shuffled: the round that the report is promised to be in, by :func:`written`; None if it may be
                 seen by itself.
-            summed: whether it is seen by nobody before it is added to others'.
+            summed: whether it is seen by nobody before it is added to others', or shuffled among
+                their decoys.
             window: where it stands in a series of windows of sums; None if it is in none.
         """
         epsilon = _positive("local_epsilon", local_epsilon)

@@ -14,8 +14,11 @@ from shuffle_plugins.protocols import (
     BallSum,
     BinarySum,
     CubeSum,
+    DecoyHistogram,
     FrequencyEstimation,
     HistogramSum,
+    LaplaceHistogram,
+    LaplaceVectorSum,
     ScalarSum,
     SplitSum,
     VectorSum,
@@ -56,6 +59,9 @@ _PROTOCOLS: dict[str, Callable[..., Any]] = {
     "ScalarSum": ScalarSum.calibrated,
     "HistogramSum": partial(HistogramSum.calibrated, categories=20),
     "SplitSum": SplitSum.calibrated,
+    "LaplaceHistogram": partial(LaplaceHistogram.calibrated, categories=20),
+    "LaplaceVectorSum": partial(LaplaceVectorSum.calibrated, dim=10),
+    "DecoyHistogram": partial(DecoyHistogram.calibrated, categories=20),
     "FrequencyEstimation, k-rr": partial(FrequencyEstimation.calibrated, categories=20, oracle="k-rr"),
     "FrequencyEstimation, hadamard-response": partial(
         FrequencyEstimation.calibrated, categories=30, oracle="hadamard-response"
@@ -68,7 +74,7 @@ _TARGETS: dict[str, dict[str, Any]] = {
 }
 for _name, _calibrated in _PROTOCOLS.items():
     for _case, _fields in _TARGETS.items():
-        if _case != "all" and _name not in ("BallSum", "HistogramSum", "SplitSum"):
+        if _case != "all" and _name not in ("BallSum", "HistogramSum", "SplitSum", "LaplaceHistogram"):
             continue
         QUESTIONS.add(
             f"{_name}: {_case}",
@@ -112,6 +118,13 @@ _histogram = partial(HistogramSum.calibrated, categories=20, cohort=2_000, epsil
 QUESTIONS.add(
     "HistogramSum: errors",
     lambda: [_histogram().largest_error(confidence=confidence) for confidence in (0.5, 0.95, 0.999)],
+)
+QUESTIONS.add(
+    "LaplaceHistogram: shares that are missing",
+    lambda: [
+        twice(LaplaceHistogram(categories=20, cohort=2_000, noise_epsilon=1.0).round(cohort=present))
+        for present in (2_000, 1_900, 1_000)
+    ],
 )
 QUESTIONS.add("HistogramSum: contrasts", lambda: twice(_histogram().contrast_round()))
 QUESTIONS.add(

@@ -543,10 +543,11 @@ class LaplaceRound(Round):
         """Of one coordinate if they move evenly, otherwise of all together."""
         if self.shape == 1:
             return self._rate * self._each
-        apart = -(-self._each // self.coordinates) if not self.evenly else self._each
-        return shared_laplace_loss(rate=self._rate, shape=self.shape, shift=apart) * (
+        parts = (
             1 if self.evenly else self.coordinates
-        )
+        )  # of a concave function's argument, which are worst equal
+        shift = -(-self._each // parts)
+        return parts * shared_laplace_loss(rate=self._rate, shape=self.shape, shift=shift)
 
     @property
     @override
@@ -661,9 +662,10 @@ class DecoyRound(Round):
         away, stays = np.outer(moved, still).ravel(), np.outer(still, moved).ravel()
         listed = away + stays > 1e-25  # of all others together some 1e-20 at most
         p, q = self.sampling_rate * away + (1 - self.sampling_rate) * stays, stays
-        return finite_losses(
+        found = finite_losses(
             None, p[listed], q[listed], missing=0.0, kind="lower", resolution=resolution, symmetric=False
         )
+        return discounted(found, self.distance)
 
 
 @dataclass(frozen=True, kw_only=True)
