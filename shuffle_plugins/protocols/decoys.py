@@ -34,10 +34,11 @@ _RARE = 2.0**-64  # probability that anybody of the cohort would send more decoy
 class DecoyHistogram(HistogramProtocol[DecoyRound]):
     """How many clients hold each category: every client sends its own, and a few decoys, each a message.
 
-    A client draws a Poisson number of decoys, each of a uniform category (Luo, Wang, Yi 2022, "Frequency
-    estimation in the shuffle model with almost a single message"; Ghazi, Kumar, Manurangsi, Pagh 2020).
-    Shuffled, messages tell how often each category was sent, and no more. Data are int64 (clients,), −1 for
-    a client that holds none and sends a blank; estimates are in clients.
+    A client draws a Poisson number of decoys, each of a uniform category or of none (Luo, Wang, Yi 2022,
+    "Frequency estimation in the shuffle model with almost a single message"; Ghazi, Kumar, Manurangsi, Pagh
+    2020). Shuffled, messages tell how often each category was sent, and no more. Data are int64 (clients,), −1 for
+    a client that holds none, which it sends as one category more, so that all send one message and their
+    decoys; estimates are in clients.
 
     A report is all that one client sends, in random order, filled up with blanks to a fixed number of
     messages for mixers that want equally many of everybody; other shuffles need no blanks.
@@ -69,8 +70,8 @@ class DecoyHistogram(HistogramProtocol[DecoyRound]):
 
     @property
     def decoys_each(self) -> float:
-        """How many decoys a client expects to send."""
-        return self.categories * self.decoys / self.honest_cohort
+        """How many decoys a client expects to send, those of no category among them."""
+        return (self.categories + 1) * self.decoys / self.honest_cohort
 
     @cached_property
     def most_decoys(self) -> int:
@@ -91,18 +92,22 @@ class DecoyHistogram(HistogramProtocol[DecoyRound]):
     @property
     @override
     def layout(self) -> ReportLayout:
-        """Categories, each less than K, and K for a blank."""
+        """Categories, each less than K, K for none of them, and K + 1 for a blank."""
         fields = (FieldLayout(self._label_bits, 1 + self.most_decoys),)
         return ReportLayout(self.name, self.categories, fields)
 
     @property
     def message_layout(self) -> ReportLayout:
-        """The form of one message: a category, or a blank."""
+        """The form of one message: a category, none, or a blank."""
         return ReportLayout(self.name, self.categories, (FieldLayout(self._label_bits),))
 
     @property
     def _label_bits(self) -> int:
-        return self.categories.bit_length()
+        return self._blank.bit_length()
+
+    @property
+    def _blank(self) -> int:
+        return self.categories + 1
 
     @property
     @override
@@ -113,7 +118,7 @@ class DecoyHistogram(HistogramProtocol[DecoyRound]):
     def messages(self, reports: Reports, *, blanks: bool = False) -> list[Reports]:
         """Each client's messages, those of blanks only where all clients must send equally many."""
         labels = self._labels(reports)
-        layout, real = self.message_layout, labels < self.categories
+        layout, real = self.message_layout, labels < self._blank
         return [layout.reports(row if blanks else row[kept]) for row, kept in zip(labels, real, strict=True)]
 
     @override
@@ -124,9 +129,9 @@ class DecoyHistogram(HistogramProtocol[DecoyRound]):
         number = law.draw(clients, randomness=randomness)
         while bool((over := number > most).any()):
             number[over] = law.draw(int(over.sum()), randomness=randomness)
-        labels = torch.full((clients, 1 + most), self.categories)
+        labels = torch.full((clients, 1 + most), self._blank)
         sent = torch.arange(1 + most) <= number[:, None]
-        labels[sent] = randomness.integers(self.categories, int(sent.sum()))
+        labels[sent] = randomness.integers(self._blank, int(sent.sum()))  # none has decoys, too
         # The own category takes a uniform place, lest whoever sees a report knows it by its place.
         words = randomness.words(clients) & ((1 << 62) - 1)
         labels[torch.arange(clients), words % (number + 1)] = torch.where(held < 0, self.categories, held)
@@ -135,12 +140,12 @@ class DecoyHistogram(HistogramProtocol[DecoyRound]):
     @override
     def total(self, reports: Reports) -> Tensor:
         """How often each category was sent, int64 (categories,), of whole reports or of shuffled messages."""
-        return torch.bincount(self._labels(reports).flatten(), minlength=self.categories + 1)[:-1].cpu()
+        return torch.bincount(self._labels(reports).flatten(), minlength=self._blank + 1)[:-2].cpu()
 
     def _labels(self, reports: Reports) -> Tensor:
         values = reports.fields[0].values
         layout = self.layout if values.dim() == 2 and self.most_decoys else self.message_layout
-        (labels,) = layout.read(reports, self.categories + 1)
+        (labels,) = layout.read(reports, self._blank + 1)
         return labels if values.dim() == 2 or layout is self.message_layout else labels[:, None]
 
     def collect(
@@ -148,7 +153,7 @@ class DecoyHistogram(HistogramProtocol[DecoyRound]):
     ) -> Reports:
         """All clients' messages after a shuffler, for a host that simulates the clients."""
         labels = self._labels(self.randomize(x, randomness=randomness)).flatten()
-        sent = self.message_layout.reports(labels[labels < self.categories])
+        sent = self.message_layout.reports(labels[labels < self._blank])
         if len(x) != self.cohort:
             raise ValueError(f"the guarantee is that of {self.cohort} clients, got {len(x)}")
         return (shuffler or InMemoryShuffler()).shuffle_reports(sent)
@@ -166,7 +171,7 @@ class DecoyHistogram(HistogramProtocol[DecoyRound]):
     @property
     def worst_variance(self) -> float:
         """E‖estimate − counts‖², the same for all data."""
-        return self.decoys_each * self.cohort
+        return self.categories * self.decoys / self.honest_cohort * self.cohort
 
     @property
     def influence(self) -> float:
