@@ -36,9 +36,9 @@ class DecoyHistogram(HistogramProtocol[DecoyRound]):
 
     A client draws a Poisson number of decoys, each of a uniform category or of none (Luo, Wang, Yi 2022,
     "Frequency estimation in the shuffle model with almost a single message"; Ghazi, Kumar, Manurangsi, Pagh
-    2020). Shuffled, messages tell how often each category was sent, and no more. Data are int64 (clients,), −1 for
-    a client that holds none, which it sends as one category more, so that all send one message and their
-    decoys; estimates are in clients.
+    2020). Shuffled, messages tell how often each category was sent, and no more. Data are int64 (clients,),
+    −1 for a client that holds none, which it sends as one category more, so that all send one message and
+    their decoys; estimates are in clients.
 
     A report is all that one client sends, in random order, filled up with blanks to a fixed number of
     messages for mixers that want equally many of everybody; other shuffles need no blanks.
