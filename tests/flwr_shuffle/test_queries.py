@@ -539,3 +539,12 @@ def test_what_record_of_reads_is_what_vector_of_wrote() -> None:
     assert told["kind"] == pytest.approx([14, 13, 13], abs=1e-4)
     assert told["height"] == pytest.approx(1.5, abs=1e-4)
     assert told["income"] == pytest.approx([251, 501, 901], abs=25)
+
+
+def test_a_node_that_another_grid_of_one_budget_never_saw_may_be_a_busy_one_restarted() -> None:
+    accountant = FederatedAccountant()
+    first, second = (summed(grid_of(clients=60, limits=SUMS), ledger=accountant) for _ in range(2))
+    nodes = list(first.get_node_ids())
+    assert ask(first, nodes[:30])
+    assert ask(second, nodes[30:])
+    assert accountant.worst_client_rounds == 2
