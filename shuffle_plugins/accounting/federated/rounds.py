@@ -483,9 +483,7 @@ class ParticipationCounts:
 
     def _totals(self, weight: Callable[[KindParticipation], float]) -> dict[tuple[int, str], float]:
         totals: dict[tuple[int, str], float] = {}
-        seen = {
-            client for kind in self.kinds for client in kind.named
-        }  # who only joined is another
+        seen = {client for kind in self.kinds for client in kind.named}  # who only joined is another
         for kind in self.kinds:
             each = weight(kind)
             for client in (kind.named.keys() | kind.before.keys()) & seen:
