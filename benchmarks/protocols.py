@@ -40,6 +40,7 @@ from shuffle_plugins.protocols import (
     CountedUnary,
     CubeSum,
     DecoyHistogram,
+    DecoyVectorSum,
     FrequencyEstimation,
     HeavyHitters,
     HistogramSum,
@@ -94,6 +95,7 @@ def kinds() -> dict[str, dict[str, Any]]:
         "l1": UnaryL1Sum.calibrated(dim=100, **asked),
         "laplace scalar": LaplaceScalarSum.calibrated(**asked),
         "laplace vector": LaplaceVectorSum.calibrated(dim=100, **asked),
+        "decoy vector": DecoyVectorSum.calibrated(dim=100, **asked),
     }
     histograms = {
         "frequencies": FrequencyEstimation.calibrated(categories=100, **asked),
@@ -110,7 +112,8 @@ def kinds() -> dict[str, dict[str, Any]]:
     }
     search = HeavyHitters.calibrated(bits=32, **asked)
     found["heavy"] = sent(search.counts) | {"error": math.sqrt(search.counts.decoys)}
-    for name, bits in (("decoys", histograms["decoys"]), ("heavy", search.counts)):
+    decoys = {"decoys": histograms["decoys"], "decoy vector": sums["decoy vector"], "heavy": search.counts}
+    for name, bits in decoys.items():
         found[name]["bits"] = bits.messages_per_client * bits.message_layout.bits  # blanks need not be sent
     return found
 

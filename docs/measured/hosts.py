@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -197,6 +198,16 @@ def trusted_noise() -> str:
     return f"within {math.ceil(100 * (most - 1) - 0.1)} % of its variance"
 
 
+def _windows() -> Iterator[str]:
+    """What a model reaches within ε against the server, by windows of sums and by independent sums."""
+    runs = {(run["sum"], run["target_epsilon"]): run for run in result("examples/flower_windows")}
+    for level in sorted({level for _, level in runs}):
+        windows, alone = (runs[name, level] for name in ("windowed-sum", "vector-sum"))
+        reached = share(windows["accuracy"]), share(alone["accuracy"])
+        yield f"{reached[0]} with windows and {reached[1]} with independent sums at ε = {level:g}"
+    yield f"{windows['population']:,} clients, {windows['cohort']:,} in each of {windows['rounds']} rounds"
+
+
 def sentences() -> Sentences:
     """Pieces of text with what rounds in Flower cost and reach."""
     many = result("benchmarks/flower_overhead")["1000"]["variants"]
@@ -227,6 +238,7 @@ def sentences() -> Sentences:
             *_sums(),
             _swings(),
             trusted_noise(),
+            *_windows(),
             f"(Nobody trusted: {run['curve'][-1]['epsilon_nobody_trusted']:g}.)",
             f"a round instead of {whole:,}",
             f"plain FedAvg {plain['median_processor_s']:.1f} s of processor time, "

@@ -124,6 +124,13 @@ _SUMS = (
         "ℓ1, here d = 100",
         "shares of Laplace noise",
     ),
+    (
+        "decoy-vector-sum",
+        "DecoyVectorSum",
+        "decoy vector",
+        "ℓ1, here d = 100",
+        "a coordinate, and few decoys",
+    ),
     ("unary-l1-sum", "UnaryL1Sum", "l1", "ℓ1, here d = 100", "flipped bits of one signed coordinate"),
 )
 
@@ -138,7 +145,9 @@ def sums() -> str:
                 f"`{name}`",
                 f"`{kind}`",
                 ball,
-                f"{sent}, {found[key]['bits']:,} bits",
+                f"{sent}, {found[key]['bits']:,.3g} bits"
+                if isinstance(found[key]["bits"], float)
+                else f"{sent}, {found[key]['bits']:,} bits",
                 f"{found[key]['error']:.0f}",
             )
             for name, kind, key, ball, sent in _SUMS

@@ -13,6 +13,8 @@ from .grids import SummingStage as SummingStage
 from .grids import Waiting as Waiting
 from .grids import arriving as arriving
 from .inner_strategy import WrongRecipients as WrongRecipients
+from .levels import GroupGrid as GroupGrid
+from .levels import grids_by_level as grids_by_level
 from .messages import drawn_record as drawn_record
 from .metrics import Bins as Bins
 from .metrics import Counts as Counts

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flwr_shuffle.messages import (
+    LEVELS_KEY,
     QUERIES,
     RECORD_KEY,
     ROLE,
@@ -185,6 +186,8 @@ class ShuffleMod(Ranged):
     def _answer(
         self, message: Message, context: Context, call_next: ClientAppCallable, *, begun: float, by_app: bool
     ) -> Message:
+        if message.has_content() and LEVELS_KEY in message.content:
+            return self._level(message, context, by_app=by_app)
         if message.metadata.message_type in QUERIES:
             if ROLE in context.node_config:
                 known = " or ".join(repr(str(role)) for role in Role)
@@ -198,6 +201,22 @@ class ShuffleMod(Ranged):
             payload, failed = self._payload_in_time(task, message, context, call_next, due=due)
         count_outcome(context, failed=failed)
         return reply(payload, to=message)
+
+    def _level(self, message: Message, context: Context, *, by_app: bool) -> Message:
+        """The largest of the offered ε0 that the limits allow, or 0.0; nothing here depends on data."""
+        record = message.content[LEVELS_KEY]
+        told = record.get("levels") if isinstance(record, ConfigRecord) else None
+        offered = [level for level in told if isinstance(level, float)] if isinstance(told, list) else []
+        if not offered:
+            raise ClientRefused(ClientRefusal.BAD_INSTRUCTION)
+        settings = ClientSettings.of(
+            context.node_config, limits=self.limits, max_local_delta=self.max_local_delta, by_app=by_app
+        )
+        most = settings.max_local_epsilon
+        sums = settings.agrees_to_sums_alone  # and then to no report by itself, whatever its ε0
+        allowed = [level for level in offered if not sums and level <= (most or 0.0)]
+        answer = ConfigRecord({"level": float(max(allowed, default=0.0))})
+        return Message(RecordDict({LEVELS_KEY: answer}), reply_to=message)
 
     def _agreed(self, message: Message, context: Context, *, by_app: bool) -> _Task:
         """What to do in a round, once it is checked and charged; nothing here depends on client data."""
@@ -429,7 +448,7 @@ def _packing(
     if shared is None and not instruction.sealed:
         if settings.pins:
             raise ClientRefused(ClientRefusal.PINNED)
-        whole = size * instruction.samples_per_client
+        whole = size * instruction.reports_per_client
         return lambda reports: plain_payload(_bytes(reports), size=whole)
     pinned = settings.aggregator_public_keys if shared else settings.mixer_public_key
     if not pinned or settings.signing_key_file is None:
@@ -646,7 +665,7 @@ def charge(
     Without a file the record is in ``context.state``, for simulations: Flower saves that per node and run,
     and only when the app has answered. ``shuffled`` is of :func:`_promised`. A refusal charges nothing.
     """
-    sent, summed = SeveralReports(mechanism, instruction.samples_per_client), mechanism.must_be_summed
+    sent, summed = SeveralReports(mechanism, instruction.samples_per_client), mechanism.cohort is not None
     charged, window = Charged(shuffled, sent.local_epsilon, sent.local_delta), None
     if instruction.window is not None and isinstance(mechanism, WindowedSum):
         window = InWindow(instruction.window.series, instruction.window.index, mechanism.band)

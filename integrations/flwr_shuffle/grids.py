@@ -370,7 +370,7 @@ class Replies:
 
     def clients(self, reports: int) -> int:
         """How many clients have sent at least so many reports; any left over are not counted as one."""
-        return reports // self.instruction.samples_per_client
+        return reports // self.instruction.reports_per_client
 
     def anonymous(self, reports: Reports | None, *, answered: int, **fields: Any) -> Anonymous:
         """What a stage gives back of these replies."""
@@ -563,7 +563,7 @@ class InMemoryStage(ShuffleStage):
     @override
     def collect(self, replies: Replies) -> Anonymous:
         layout, encoded = replies.layout, list[bytes]()
-        each, several = layout.report_bytes, replies.instruction.samples_per_client
+        each, several = layout.report_bytes, replies.instruction.reports_per_client
         dummies = unreadable = 0
         for reply in replies.answers:
             try:
@@ -652,7 +652,8 @@ def valid_sum(mechanism: PrivateSum, reports: Reports) -> Total:
     The estimate is made once, of all totals: adding estimates up would leave rounding errors that depend on
     how reports were grouped.
     """
-    total, count = _valid_total(mechanism, reports)
+    total, found = _valid_total(mechanism, reports)
+    count = found // mechanism.reports_per_client
     return Total(
         sum=mechanism.estimate(total, reports=count) if count else torch.zeros(mechanism.dim), reports=count
     )

@@ -210,6 +210,11 @@ class Role(StrEnum):
 QUERIES = frozenset(kind for role in Role for kind in (role.question, role.work))  # that they answer
 
 
+LEVELS_KEY = "shuffle-levels"
+"""Of the record in a ``train`` message that asks which of several ε0 is the largest that a client's limits
+allow, and in the reply. A message of another type reaches no mod unless the app has a function for it."""
+
+
 def role_of(node_config: Mapping[str, UserConfigValue]) -> Role | None:
     """What a node is by its own ``node_config``; None for a client."""
     value = node_config.get(ROLE)
@@ -398,8 +403,13 @@ class Instruction(Wire):
         checks.whole("samples_per_client", self.samples_per_client, at_most=self.records_per_client)
         if self.draws_records and (self.metrics or self.mechanism.must_be_summed):
             raise ValueError("records are drawn in training, for reports that need no sum")
-        if self.samples_per_client > 1 and self.mixers > 1:
+        if self.reports_per_client > 1 and self.mixers > 1:
             raise ValueError("clients that send several reports each need a single mixer, not a mix cascade")
+
+    @property
+    def reports_per_client(self) -> int:
+        """Reports in every client's reply, which are shuffled each by itself."""
+        return self.samples_per_client * self.mechanism.reports_per_client
 
     @property
     def sealed(self) -> bool:
@@ -454,7 +464,7 @@ def context_of(instruction: Instruction, *, dim: int) -> RoundContext:
         token=instruction.token,
         fingerprint=digest,
         minimum=instruction.minimum,
-        reports=instruction.samples_per_client,
+        reports=instruction.reports_per_client,
     )
 
 

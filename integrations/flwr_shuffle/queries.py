@@ -33,7 +33,7 @@ from shuffle_plugins.accounting import (
 from shuffle_plugins.ledger import BudgetLedger
 from shuffle_plugins.mechanisms import PrivateSum, SumSpec
 from shuffle_plugins.mechanisms.spec import Spec
-from shuffle_plugins.protocols import LaplaceVectorSum, VectorSum, WindowedSum
+from shuffle_plugins.protocols import DecoyVectorSum, LaplaceVectorSum, VectorSum, WindowedSum
 from shuffle_plugins.shuffler import Shuffler
 
 _log = logging.getLogger("flwr")
@@ -60,7 +60,7 @@ class QueryGrid(ShuffleGrid):
             of a :class:`Mean`; :class:`Counts`, :class:`Bins`, :class:`Quantiles`.
         cohort: fewest clients that must answer; every query is charged for so many.
         epsilon: what ``num_queries`` queries may cost together: of the sums that keep to it the one of least
-            noise is built.
+            noise is built, for a shuffler that with decoys.
         max_epsilon: budget of all queries, and of what else is in the ledger.
         randomizer: in place of ``epsilon``: the name of a mechanism of one report, which is shuffled and
             needs ``local_epsilon``; or a :class:`~shuffle_plugins.mechanisms.PrivateSum`, for the length and
@@ -113,6 +113,7 @@ class QueryGrid(ShuffleGrid):
             assert epsilon is not None
             spec = _best_sum(
                 self._metrics,
+                shuffled=shuffler is not None and not getattr(shuffler, "adds_up", False),
                 cohort=cohort,
                 epsilon=epsilon,
                 delta=delta,
@@ -121,7 +122,7 @@ class QueryGrid(ShuffleGrid):
             )
         stage = stage_of(shuffler, mechanism=spec)
         super().__init__(grid, stage=stage)
-        share = 1.0 if spec.must_be_summed else honest_fraction
+        share = honest_fraction if spec.cohort is None else 1.0  # the noise of a sum provides for its own
         self.settings = Settings(
             mechanism=spec,
             sampling=FixedSize(cohort, honest_fraction=share),
@@ -199,7 +200,7 @@ class QueryGrid(ShuffleGrid):
         asked, total = received
         self._record.complete(asked.instruction.token, checkpoint=None)
         reports, mechanism = total.reports, asked.invitation.mechanism
-        variance = mechanism.worst_variance * (1 if mechanism.must_be_summed else reports)
+        variance = mechanism.worst_variance * (reports if mechanism.cohort is None else 1)
         _log.info("query: %d reports; %s", reports, self._record)
         privacy = MetricRecord({"reports": reports})
         privacy["epsilon-observer"] = self._record.spent(Adversary.MODEL_OBSERVER)
@@ -261,9 +262,13 @@ def _check_fits(mechanism: PrivateSum, metrics: tuple[Metric, ...]) -> None:
         )
 
 
-def _best_sum(metrics: tuple[Metric, ...], **target: Any) -> Spec:
-    """The sum of least noise for these metrics and this target."""
+def _best_sum(metrics: tuple[Metric, ...], *, shuffled: bool, **target: Any) -> Spec:
+    """The sum of least noise for these metrics and this target, of which messages may be ``shuffled``."""
     dim = size_of(metrics)
+    if shuffled:
+        signed = any(metric.kind.size == 1 for metric in metrics)  # all others count, from 0 up
+        radius = radius_of(metrics, DecoyVectorSum.norm)
+        return SumSpec(protocol=DecoyVectorSum.calibrated(dim=dim, radius=radius, signed=signed, **target))
     found: list[PrivateSum] = [
         kind.calibrated(dim=dim, radius=radius_of(metrics, kind.norm), **target)
         for kind in (LaplaceVectorSum, VectorSum)

@@ -460,7 +460,8 @@ class Rounds:
         if total is None and anonymous.refusal is None and anonymous.reports is not None:
             total = valid_sum(mechanism, anonymous.reports)
         clients = 0 if total is None else total.reports // samples
-        invalid = 0 if total is None else anonymous.count // samples - clients
+        sent_by = anonymous.count // sent.instruction.reports_per_client
+        invalid = 0 if total is None else sent_by - clients
         answered = anonymous.answered - invalid
         self._invited += sent.invitation.invited
         self._answered += answered  # not participants: a client that sends nonsense hides nobody
@@ -474,7 +475,7 @@ class Rounds:
             replace(sent.invitation, candidates=self._candidates(sent.invitation, clients)),
             answered=answered,
             # a sum is charged for as many as its noise was made for
-            reports=needed if mechanism.must_be_summed else clients,
+            reports=clients if mechanism.cohort is None else needed,
         )
         if clients < needed:
             self._record.end(actual, participants=anonymous.participants, released=False)
@@ -524,7 +525,7 @@ class Rounds:
         if case == self._logged:
             return
         self._logged = case
-        outlook = expected_noise(mechanism, cohort=reports)
+        outlook = expected_noise(mechanism, cohort=reports, num_steps=self._planned)
         over = outlook.signal_to_noise_ratio_over(self._planned)
         _log.info(
             "Expected noise: %.3g long in the mean of %.0f reports of %s numbers; the largest mean that "

@@ -379,7 +379,7 @@ class MixNodeStage(ServiceStage):
     @override
     def collect(self, replies: Replies) -> Anonymous:
         instruction = replies.instruction
-        several = instruction.samples_per_client
+        several = instruction.reports_per_client
         size = envelope_size(replies.layout.report_bytes, mixers=self.mixers, reports=several)
         payloads = {reply.metadata.src_node_id: payload_of(reply) for reply in replies.answers}
         envelopes = {node: payload for node, payload in payloads.items() if len(payload) == size}

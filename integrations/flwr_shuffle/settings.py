@@ -296,7 +296,13 @@ class Settings(Ranged):
                 "the noise of a sum is made for the honest clients among its own: leave honest_fraction "
                 f"out of the sampling and build the sum with honest_fraction={share:g}"
             )
-        if not self.stage.adds_up:
+        if not self.mechanism.must_be_summed:
+            if self.stage.adds_up or not self.stage.takes_several:
+                raise ValueError(
+                    f"the messages of {self.mechanism.name} are shuffled each by itself: give a MixNodeStage "
+                    "with a single mixer, or a shuffler in this process"
+                )
+        elif not self.stage.adds_up:
             raise ValueError(
                 "a client's share of a multi-message sum hides in everybody's sum alone: a shuffler of "
                 "whole reports, such as a mix node, would not protect it. Give shuffler=SharedSumStage(…), "
@@ -373,7 +379,7 @@ def mechanism_of(
     """The spec of the mechanism that a user named or gave."""
     alone = local_epsilon is None and clipping_norm is None
     whole = isinstance(randomizer, MechanismSpec) or (
-        isinstance(randomizer, PrivateSum) and randomizer.must_be_summed
+        isinstance(randomizer, PrivateSum) and randomizer.cohort is not None
     )
     if whole and not alone:
         raise ValueError(

@@ -25,6 +25,7 @@ from shuffle_plugins.core.checks import Fraction as Share
 from shuffle_plugins.core.checks import Positive, Ranged
 from shuffle_plugins.core.rows import Rows, adapted_norm
 from shuffle_plugins.mechanisms import BinaryRandomizedResponse, LocalRandomizer, Norm, PrivateSum, registry
+from shuffle_plugins.protocols import WindowedSum
 from shuffle_plugins.randomness import Randomness
 
 DEFAULT_RANDOMIZER = "privunit"
@@ -381,6 +382,11 @@ class SumSetting:
             checked(registry.check_known, randomizer)
             factory = registry.factory(randomizer)
         owner = _innermost(factory)
+        if owner is WindowedSum or isinstance(owner, WindowedSum):
+            raise ShufflePrivacyError(
+                "windows of sums are for records that are kept apart in time, which a data loader does not "
+                "do: take 'vector-sum', or WindowedSum in Flower"
+            )
         if isinstance(owner, PrivateSum) and owner.privacy_parameter == "noise_multiplier":
             raise ShufflePrivacyError(_no_builder("a built sum", type(owner)))
         if isinstance(owner, PrivateSum) or not callable(factory):

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from shuffle_plugins.accounting.accountant import ShuffleAccountant
-from shuffle_plugins.accounting.numerics.orders import Vector
+from shuffle_plugins.accounting.numerics.sums import Floats
 from shuffle_plugins.accounting.published.catalogue import (
     PUBLISHED_BOUNDS,
     PublishedBound,
@@ -174,13 +174,13 @@ class PublishedAccountant(ShuffleAccountant):
             if isinstance(r, ShuffleRound)
         ]
 
-        def curve(orders: Vector) -> Vector:
+        def curve(orders: Floats) -> Floats:
             of_one = partial(subsampled_rdp_bound, orders=orders)
             each = [
                 steps * of_one(local_epsilon=r.local_epsilon, population=population, cohort=cohort)
                 for r, population, cohort, steps in kinds
             ]
-            total: Vector = np.sum(each, axis=0)
+            total: Floats = np.sum(each, axis=0)
             return total
 
         _, population, cohort, _ = kinds[0]

@@ -96,6 +96,14 @@ def deviation_of(loss: Floats, p: Floats) -> float:
     return float(math.sqrt(max((p * (loss - mean) ** 2).sum() / total, 0.0)))
 
 
+def real_orders(orders: npt.ArrayLike) -> Floats:
+    """Rényi orders as a vector."""
+    alpha = np.atleast_1d(np.asarray(orders, dtype=np.float64))
+    if alpha.ndim != 1 or not (np.all(alpha > 1) and np.all(np.isfinite(alpha))):
+        raise ValueError("Rényi orders must be finite numbers above 1")
+    return alpha
+
+
 def growth_of(mass_error: float) -> float:
     """By what factor a composed δ can be off because masses are, beyond the 1 + 1e-9 set aside."""
     return math.exp(min(max(mass_error - _MASS_SLACK, 0.0), _LARGEST_GAIN))

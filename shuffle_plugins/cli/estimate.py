@@ -171,6 +171,57 @@ def _frequencies(
     )
 
 
+@estimate_command.command("quantiles")
+@commands.asks()
+def _quantiles(
+    *,
+    file: Annotated[Path, option("--input FILE", "A client's number on each line; with --column, CSV.")],
+    lower: Annotated[float, number_option("--lower A", "Public lower end; smaller numbers count as A.")],
+    upper: Annotated[float, number_option("--upper B", "Public upper end; larger numbers count as B.")],
+    target_epsilon: Annotated[float, number_option("--epsilon --target-epsilon EPS", "ε to stay within.")],
+    delta: commands.DeltaOption,
+    column: Annotated[
+        str | None, option("--column NAME", "Column of a CSV file with a heading line.")
+    ] = None,
+    at: Annotated[str, option("--at Q,…", "Which, as shares of the clients.")] = "0.1,0.25,0.5,0.75,0.9",
+    as_json: commands.JsonOption = False,
+) -> None:
+    """Quantiles of clients' numbers in a public range; together they cost at most ε at δ.
+
+    Clients add shares of Laplace noise to a tree of histograms, of which only the sum is seen.
+    """
+    shares = commands.read_list(at, commands.read_number, "--at")
+    held = [commands.read_number(value) for value in _read_column(file, column)]
+    import torch
+
+    from shuffle_plugins.protocols import LaplaceQuantiles
+
+    output.progress("calibrating")
+    built = LaplaceQuantiles.calibrated(
+        lower=lower, upper=upper, cohort=len(held), epsilon=target_epsilon, delta=delta
+    )
+    total = built.share(torch.tensor(held, dtype=torch.float64)[:, None])
+    distribution = built.estimate(total, reports=len(held))
+    rows = [{"share": share, "quantile": distribution.quantile(share)} for share in shares]
+    spent = output.certified(built.round(), delta=delta)
+    found = {
+        "protocol": built.name,
+        "clients": len(held),
+        "delta": delta,
+        "lower": spent.lower,
+        "upper": spent.upper,
+        "neighbouring_relation": spent.neighbouring_relation,
+        "quantiles": rows,
+    }
+    if output.answered(as_json, found, warnings=output.delta_warnings(delta, population=len(held))):
+        return
+    output.show(
+        f"[bold]ε ∈ \\[{down(spent.lower)}, {up(spent.upper)}][/] at δ = {delta:g}, "
+        f"{spent.neighbouring_relation}, for {len(held):,} clients by {built.name}"
+    )
+    _show_rows([{"below": f"{row['share']:.4g}", "quantile": f"{row['quantile']:.6g}"} for row in rows])
+
+
 @estimate_command.command("mean")
 def _mean(
     *,

@@ -123,6 +123,12 @@ class Summation(Reporter):
     def worst_variance(self) -> float:
         """Bound on E‖error‖² over all data: of the whole sum, or per report if :attr:`cohort` is None."""
 
+    def variance_over(self, num_steps: int, *, momentum: float = 0.0) -> float:
+        """:attr:`worst_variance`; where noise is correlated over rounds, that of independent noise which
+        leaves as much in a model after each of so many rounds, whose sums it adds up, with ``momentum``.
+        """
+        return self.worst_variance
+
     @abstractmethod
     def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
         """What these clients add to a total, distributed as ``total(randomize(x))`` without
@@ -213,6 +219,11 @@ class PrivateSum(Summation):
     def must_be_summed(self) -> bool:
         """True if only the sum of the reports may be revealed, False if single shuffled reports may be."""
         return self.cohort is not None
+
+    @property
+    def reports_per_client(self) -> int:
+        """How many reports ``randomize`` makes of each row, which are shuffled each by itself."""
+        return 1
 
     @override
     @abstractmethod

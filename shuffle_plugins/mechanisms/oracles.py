@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Annotated, ClassVar, cast
@@ -196,57 +196,6 @@ class MixtureOracle(SupportOracle):
 
     def _truthful(self, x: Tensor, randomness: Randomness) -> Tensor:
         return self._mixture.truthful(len(x), randomness, x.device)
-
-
-class KRandomizedResponse(MixtureOracle):
-    """K-ary randomized response (Kairouz, Bonawitz, Ramage 2016; thesis Table 7.1).
-
-    The true category has odds e^ε0 over any other one. The best oracle where K is below about e^ε0.
-    """
-
-    name: ClassVar[str] = "k-rr"
-    _alike = False
-
-    @property
-    @override
-    def _shares(self) -> tuple[Fraction, Fraction]:
-        return Fraction(1, self.dim), Fraction(0)
-
-    @property
-    @override
-    def layout(self) -> ReportLayout:
-        return ReportLayout(self.name, self.dim, (FieldLayout((self.dim - 1).bit_length()),))
-
-    @override
-    def blanket(self) -> Blanket:
-        return super().blanket() if self.dim > 2 else Blanket.bit(self.local_epsilon, exact=self._exact)
-
-    @override
-    def _share(self, one: int, other: int, third: int) -> float:
-        ways = {0: self.dim - 3, 1: 1}.get(one + other + third, 0)
-        return ways / (math.exp(self.local_epsilon) + self.dim - 1)
-
-    @override
-    def _supporters(self, reports: Reports) -> Tensor:
-        return torch.bincount(self._named(reports), minlength=self.dim)
-
-    @property
-    @override
-    def _count(self) -> int:
-        return self.dim
-
-    @override
-    def _likely(self, reports: Reports, category: int) -> Tensor:
-        return self._named(reports) == category
-
-    def _named(self, reports: Reports) -> Tensor:
-        return self.read_reports(reports, self.dim)[0]
-
-    @override
-    def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
-        truthful = self._truthful(x, randomness)
-        uniform = randomness.integers(self.dim, len(x), device=x.device)
-        return self.layout.reports(torch.where(truthful, x, uniform))
 
 
 class HadamardResponse(MixtureOracle):
@@ -520,6 +469,32 @@ class SubsetSelection(MixtureOracle):
         elements = elements_through(anchors, things=self.dim, size=self._size, randomness=randomness)
         sent = elements if self._rank_bits is None else rank(elements, things=self.dim)
         return self.layout.reports(sent)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KRandomizedResponse(SubsetSelection):
+    """K-ary randomized response (Kairouz, Bonawitz, Ramage 2016; thesis Table 7.1): a set of one category.
+
+    The true category has odds e^ε0 over any other one. The best oracle where K is below about e^ε0.
+    """
+
+    name: ClassVar[str] = "k-rr"
+    _alike = False
+    size: int = field(init=False, repr=False, default=1)
+
+    @override
+    def blanket(self) -> Blanket:
+        return super().blanket() if self.dim > 2 else Blanket.bit(self.local_epsilon, exact=self._exact)
+
+    @override
+    def _elements(self, reports: Reports) -> Tensor:
+        return self.read_reports(reports, self.dim)[0].unsqueeze(1)
+
+    @override
+    def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
+        truthful = self._truthful(x, randomness)
+        uniform = randomness.integers(self.dim, len(x), device=x.device)
+        return self.layout.reports(torch.where(truthful, x, uniform))
 
 
 def rank_bits(things: int, size: int) -> int | None:

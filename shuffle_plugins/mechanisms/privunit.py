@@ -14,11 +14,11 @@ from itertools import accumulate, pairwise
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 from typing_extensions import override
 
-from shuffle_plugins.accounting import Atoms, Blanket, InformationBound
+from shuffle_plugins.accounting import Atoms, Blanket, Floats, InformationBound
 from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.accounting.pairs.reports import most_telling, two_level_atoms
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
@@ -34,8 +34,6 @@ CHUNK = 64
 
 _CHUNK_VALUES = 1 << 19  # values handled at a time, which fit a cache
 _EXTREME = 1e15  # norms beyond are handled in float64: squares may overflow or vanish
-
-Float64Array = NDArray[np.float64]
 
 LOUDEST_TOLD = 30.0
 """ε0 beyond which no round is large enough for what a report tells to bound it."""
@@ -154,7 +152,7 @@ class DirectionRandomizer(LocalRandomizer):
         """E‖V‖² of a plain report."""
 
     @abstractmethod
-    def _quantile(self, log_tails: Float64Array) -> Float64Array:
+    def _quantile(self, log_tails: Floats) -> Floats:
         """The inner product that a plain report exceeds with a probability of at most 1/2."""
 
     @abstractmethod
@@ -297,7 +295,7 @@ def cap_moment(threshold: float, *, dim: int) -> float:
     return 0.5 * math.exp(log_constant + 0.5 * (dim - 1) * math.log1p(-threshold * threshold))
 
 
-def caps_at_angle(threshold: float, *, angle: ArrayLike, dim: int) -> Float64Array:
+def caps_at_angle(threshold: float, *, angle: ArrayLike, dim: int) -> Floats:
     r"""P[⟨V, u⟩ >= threshold and ⟨V, w⟩ >= threshold] for unit vectors at each angle; dim at least 2.
 
     :math:`\frac1π \int_{angle/2}^{\arccos t} (1 - t^2/\cos^2 a)^{(d-2)/2} da`.
@@ -314,10 +312,10 @@ def caps_at_angle(threshold: float, *, angle: ArrayLike, dim: int) -> Float64Arr
 def most_information(
     *,
     square: float,
-    told: Float64Array,
-    both: Float64Array,
+    told: Floats,
+    both: Floats,
     saved: float,
-    thrice: Float64Array,
+    thrice: Floats,
 ) -> float:
     """An upper bound on E[(F - F')²(1 - ψ)] over all directions of records x, x' and everybody else's z.
 
@@ -333,12 +331,12 @@ def most_information(
     return float((alone - 2 * (together - all_three)).max())
 
 
-def cap_coordinate(tail: Float64Array, *, dim: int) -> Float64Array:
+def cap_coordinate(tail: Floats, *, dim: int) -> Floats:
     """The value a with P[A >= a] = tail, for tails in (0, 1/2]."""
     if dim == 1:
         return np.ones_like(tail)
-    squared: Float64Array = special.betainccinv(0.5, (dim - 1) / 2, 2 * tail)
-    root: Float64Array = np.sqrt(squared.clip(0.0, 1.0))
+    squared: Floats = special.betainccinv(0.5, (dim - 1) / 2, 2 * tail)
+    root: Floats = np.sqrt(squared.clip(0.0, 1.0))
     return root
 
 
@@ -442,7 +440,7 @@ class PrivUnit(DirectionRandomizer):
         return privunit_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
 
     @override
-    def _quantile(self, log_tails: Float64Array) -> Float64Array:
+    def _quantile(self, log_tails: Floats) -> Floats:
         return cap_coordinate(np.exp(log_tails), dim=self.dim)
 
     @override
@@ -520,9 +518,9 @@ class _Span:
     ``inverse`` is 1/norm of each row, or 0; ill-conditioned is one with an eigenvalue that may be rounding.
     """
 
-    inverse: Float64Array
-    to_basis: Float64Array
-    from_basis: Float64Array
+    inverse: Floats
+    to_basis: Floats
+    from_basis: Floats
     ill_conditioned: bool
 
     @classmethod
@@ -555,7 +553,7 @@ def _chunk_of_units(
     leaning = ~plain.numpy()
     cosines = np.where(leaning, along.numpy(), 0.0)
     across = np.where(leaning, np.einsum("ir,ir->i", in_span, span.from_basis), 0.0)
-    bartlett: Float64Array = np.tril(below, -1)
+    bartlett: Floats = np.tril(below, -1)
     freedom = x.dim - rank - np.arange(count)
     squares = 2 * special.gammaincinv(freedom / 2, randomness.uniform(count).numpy())
     np.fill_diagonal(bartlett, np.sqrt(squares))

@@ -83,6 +83,7 @@ _BUILT_IN = {
     },
     Kind.SUMS: {
         "multi-message": "BallSum: sum of an l2 ball from tagged bits of coefficients, which clients flip",
+        "decoy-vector-sum": "DecoyVectorSum: sum of an l1 ball from shuffled coordinates, and few decoys",
         "laplace-vector-sum": "LaplaceVectorSum: sum of an l1 ball with everybody's shares of Laplace noise",
         "unary-l1-sum": "UnaryL1Sum: sum of an l1 ball from flipped bits of one signed coordinate",
         "poisson-binomial": "PoissonBinomialSum: sum of an l2 ball from counts of random bits, its noise",

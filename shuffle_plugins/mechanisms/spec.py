@@ -60,6 +60,11 @@ class Spec(ABC):
         """Whether reports may be seen added up only; otherwise they are shuffled one by one."""
         return self.cohort is not None
 
+    @property
+    def reports_per_client(self) -> int:
+        """How many reports a client's vector makes."""
+        return 1
+
     @abstractmethod
     def build(self, *, dim: int) -> PrivateSum:
         """The mechanism for vectors of length ``dim``, refused if it cannot be built or is for another."""
@@ -169,6 +174,16 @@ class SumSpec(Spec):
     @override
     def cohort(self) -> int | None:
         return self.protocol.cohort
+
+    @property
+    @override
+    def must_be_summed(self) -> bool:
+        return self.protocol.must_be_summed
+
+    @property
+    @override
+    def reports_per_client(self) -> int:
+        return self.protocol.reports_per_client
 
     @override
     def build(self, *, dim: int) -> PrivateSum:

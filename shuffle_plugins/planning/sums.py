@@ -168,10 +168,7 @@ def _row(
         )
     accountant = ShuffleAccountant()
     accountant.step(each, num_steps=charged)
-    noise = built.worst_variance / cohort**2
-    if windows:  # the first sum's own; a model is left with less
-        noise = asked.dim * (built.noise_variance * (weights[0] * left / math.hypot(*weights)) ** 2)
-        noise = (noise + built.worst_variance - asked.dim * built.noise_variance) / cohort**2
+    noise = built.variance_over(num_steps, momentum=momentum) / cohort**2
     sampled = sampling_error(population=n, cohort=cohort, sampling=scheme, spread=asked.spread or 0.0)
     return SumRow(
         drawn_by=drawn_by,

@@ -5,6 +5,7 @@ from .coins import VectorSum as VectorSum
 from .counts import PoissonBinomialSum as PoissonBinomialSum
 from .dap import dap_task as dap_task
 from .decoys import DecoyHistogram as DecoyHistogram
+from .decoys import DecoyVectorSum as DecoyVectorSum
 from .frequencies import FrequencyEstimation as FrequencyEstimation
 from .heavy_hitters import FoundValues as FoundValues
 from .heavy_hitters import HeavyHitters as HeavyHitters

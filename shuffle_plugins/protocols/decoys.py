@@ -6,6 +6,7 @@ What it costs, and that the number of messages of a client tells nothing: docs/p
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,13 +18,13 @@ from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import DecoyRound, PrivacyTarget
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows
-from shuffle_plugins.core.checks import Positive
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
+from shuffle_plugins.core.checks import Dim, Flag, Positive, Radius
 from shuffle_plugins.core.rows import checked_categories
-from shuffle_plugins.mechanisms.base import CountRange
+from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.draws import PoissonLaw, drawn_poisson
 from shuffle_plugins.protocols.lattices import Categories
-from shuffle_plugins.protocols.sums import HistogramProtocol
+from shuffle_plugins.protocols.sums import HistogramProtocol, SummingProtocol
 from shuffle_plugins.randomness.sources import Randomness, secure
 from shuffle_plugins.shuffler import InMemoryShuffler, Shuffler
 
@@ -31,30 +32,36 @@ _RARE = 2.0**-64  # probability that anybody of the cohort would send more decoy
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecoyHistogram(HistogramProtocol[DecoyRound]):
-    """How many clients hold each category: every client sends its own, and a few decoys, each a message.
+class DecoyCounts(SummingProtocol[DecoyRound]):
+    """Every client sends a category, or none, and a few decoys, each a message; what is seen is shuffled.
 
-    A client draws a Poisson number of decoys, each of a uniform category or of none (Luo, Wang, Yi 2022,
-    "Frequency estimation in the shuffle model with almost a single message"; Ghazi, Kumar, Manurangsi, Pagh
-    2020). Shuffled, messages tell how often each category was sent, and no more. Data are int64 (clients,),
-    −1 for a client that holds none, which it sends as one category more, so that all send one message and
-    their decoys; estimates are in clients.
-
-    A report is all that one client sends, in random order, filled up with blanks to a fixed number of
-    messages for mixers that want equally many of everybody; other shuffles need no blanks.
+    A client draws a Poisson number of decoys, each of a uniform category (Luo, Wang, Yi 2022, "Frequency
+    estimation in the shuffle model with almost a single message"; Ghazi, Kumar, Manurangsi, Pagh 2020).
+    Shuffled, messages tell how often each category was sent, and no more.
 
     Attributes:
         decoys: λ, of each category, expected of the :attr:`honest_cohort` together: the variance of a count.
     """
 
-    name: ClassVar[str] = "decoy-histogram"
-
-    categories: Categories
     decoys: Positive
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.most_decoys, self.round()
+
+    @property
+    @abstractmethod
+    def labels(self) -> int:
+        """K, how many categories there are."""
+
+    @property
+    def _sent(self) -> int:
+        """How many kinds of messages there are, all with decoys; what comes after them is a blank."""
+        return self.labels
+
+    @abstractmethod
+    def _held(self, x: Any, randomness: Randomness) -> Tensor:
+        """The category of each client, int64 (clients,); −1 for none."""
 
     @override
     @classmethod
@@ -66,22 +73,18 @@ class DecoyHistogram(HistogramProtocol[DecoyRound]):
     @override
     def _round(self, honest: int | None, participation: float | None, **who: Any) -> DecoyRound:
         present = who["cohort"] if honest is None else honest
-        return DecoyRound(decoys=self.decoys * min(1.0, present / self.honest_cohort), distance=_RARE, **who)
+        decoys = self.decoys * min(1.0, present / self.honest_cohort)
+        return DecoyRound(decoys=decoys, distance=_RARE, **who)
 
     @property
     def decoys_each(self) -> float:
-        """How many decoys a client expects to send, those of no category among them."""
-        return (self.categories + 1) * self.decoys / self.honest_cohort
+        """How many decoys a client expects to send."""
+        return self._sent * self.decoys / self.honest_cohort
 
     @cached_property
     def most_decoys(self) -> int:
         """The most decoys that a client sends; whoever draws more draws again, which is charged to δ."""
         return _rarely_more(self.decoys_each, _RARE / self.cohort)
-
-    @property
-    def labels(self) -> int:
-        """How many counts there are."""
-        return self.categories
 
     @property
     @override
@@ -90,62 +93,111 @@ class DecoyHistogram(HistogramProtocol[DecoyRound]):
         return 1 + self.decoys_each
 
     @property
-    @override
-    def layout(self) -> ReportLayout:
-        """Categories, each less than K, K for none of them, and K + 1 for a blank."""
-        fields = (FieldLayout(self._label_bits, 1 + self.most_decoys),)
-        return ReportLayout(self.name, self.categories, fields)
-
-    @property
     def message_layout(self) -> ReportLayout:
-        """The form of one message: a category, none, or a blank."""
-        return ReportLayout(self.name, self.categories, (FieldLayout(self._label_bits),))
-
-    @property
-    def _label_bits(self) -> int:
-        return self._blank.bit_length()
-
-    @property
-    def _blank(self) -> int:
-        return self.categories + 1
+        """The form of one message: a category, less than K, and what comes after them."""
+        return ReportLayout(self.name, self.labels, (FieldLayout(self._sent.bit_length()),))
 
     @property
     @override
     def counts(self) -> CountRange:
-        return CountRange(self.categories, 0, 1 + self.most_decoys)
+        return CountRange(self.labels, 0, 1 + self.most_decoys)
 
-    @override
-    def messages(self, reports: Reports, *, blanks: bool = False) -> list[Reports]:
-        """Each client's messages, those of blanks only where all clients must send equally many."""
-        labels = self._labels(reports)
-        layout, real = self.message_layout, labels < self._blank
-        return [layout.reports(row if blanks else row[kept]) for row, kept in zip(labels, real, strict=True)]
-
-    @override
-    def _randomized(self, x: Any, randomness: Randomness) -> Reports:
-        held = self._held(x).cpu()
+    def _drawn(self, x: Any, randomness: Randomness) -> Tensor:
+        """Every client's messages in random order, then blanks, int64 (clients, 1 + most_decoys)."""
+        held = self._held(x, randomness).cpu()
         clients, most = len(held), self.most_decoys
         law = PoissonLaw(mean=self.decoys_each)
         number = law.draw(clients, randomness=randomness)
         while bool((over := number > most).any()):
             number[over] = law.draw(int(over.sum()), randomness=randomness)
-        labels = torch.full((clients, 1 + most), self._blank)
+        labels = torch.full((clients, 1 + most), self._sent)
         sent = torch.arange(1 + most) <= number[:, None]
-        labels[sent] = randomness.integers(self._blank, int(sent.sum()))  # none has decoys, too
-        # The own category takes a uniform place, lest whoever sees a report knows it by its place.
+        labels[sent] = randomness.integers(self._sent, int(sent.sum()))
+        # The own category takes any place, lest whoever sees a report knows it by its place.
         words = randomness.words(clients) & ((1 << 62) - 1)
-        labels[torch.arange(clients), words % (number + 1)] = torch.where(held < 0, self.categories, held)
-        return self.layout.reports(labels)
+        labels[torch.arange(clients), words % (number + 1)] = torch.where(held < 0, self.labels, held)
+        return labels
+
+    def _counted(self, labels: Tensor) -> Tensor:
+        return torch.bincount(labels.flatten(), minlength=self.labels)[: self.labels].cpu()
+
+    @property
+    def worst_variance(self) -> float:
+        """E‖estimate − counts‖², the same for all data."""
+        return self.labels * self.decoys / self.honest_cohort * self.cohort
+
+    @property
+    def influence(self) -> float:
+        """How much one client can add to a count at most, where a report is bound to its length."""
+        return 1.0 + self.most_decoys
+
+    @override
+    def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
+        source = secure(randomness)
+        held = self._held(x, source)
+        mean = len(held) * self.decoys / self.honest_cohort
+        own = torch.bincount(held[held >= 0], minlength=self.labels).cpu()
+        return own + drawn_poisson(self.labels, mean=mean, randomness=source)
+
+    def _without_decoys(self, total: Tensor, clients: int) -> Tensor:
+        if total.shape != (self.labels,):
+            raise ValueError(f"a total is ({self.labels},), got {tuple(total.shape)}")
+        return total.double() - clients * self.decoys / self.honest_cohort
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoyHistogram(HistogramProtocol[DecoyRound], DecoyCounts):
+    """How many clients hold each category: every client sends its own, and a few decoys, each a message.
+
+    Data are int64 (clients,), −1 for a client that holds none; estimates are in clients. None is sent as one
+    category more, with decoys, or the number of a client's messages would tell that it holds none.
+
+    A report is all that one client sends, in random order, filled up with blanks to a fixed number of
+    messages for mixers that want equally many of everybody; other shuffles need no blanks. See
+    :class:`DecoyCounts`.
+    """
+
+    name: ClassVar[str] = "decoy-histogram"
+
+    categories: Categories
+
+    @property
+    @override
+    def labels(self) -> int:
+        return self.categories
+
+    @property
+    @override
+    def _sent(self) -> int:
+        return self.categories + 1
+
+    @property
+    @override
+    def layout(self) -> ReportLayout:
+        """Categories, K for none of them, and K + 1 for a blank."""
+        fields = (FieldLayout(self._sent.bit_length(), 1 + self.most_decoys),)
+        return ReportLayout(self.name, self.categories, fields)
+
+    @override
+    def messages(self, reports: Reports, *, blanks: bool = False) -> list[Reports]:
+        """Each client's messages, those of blanks only where all clients must send equally many."""
+        labels = self._labels(reports)
+        layout, real = self.message_layout, labels < self._sent
+        return [layout.reports(row if blanks else row[kept]) for row, kept in zip(labels, real, strict=True)]
+
+    @override
+    def _randomized(self, x: Any, randomness: Randomness) -> Reports:
+        return self.layout.reports(self._drawn(x, randomness))
 
     @override
     def total(self, reports: Reports) -> Tensor:
         """How often each category was sent, int64 (categories,), of whole reports or of shuffled messages."""
-        return torch.bincount(self._labels(reports).flatten(), minlength=self._blank + 1)[:-2].cpu()
+        return self._counted(self._labels(reports))
 
     def _labels(self, reports: Reports) -> Tensor:
         values = reports.fields[0].values
         layout = self.layout if values.dim() == 2 and self.most_decoys else self.message_layout
-        (labels,) = layout.read(reports, self._blank + 1)
+        (labels,) = layout.read(reports, self._sent + 1)
         return labels if values.dim() == 2 or layout is self.message_layout else labels[:, None]
 
     def collect(
@@ -153,7 +205,7 @@ class DecoyHistogram(HistogramProtocol[DecoyRound]):
     ) -> Reports:
         """All clients' messages after a shuffler, for a host that simulates the clients."""
         labels = self._labels(self.randomize(x, randomness=randomness)).flatten()
-        sent = self.message_layout.reports(labels[labels < self._blank])
+        sent = self.message_layout.reports(labels[labels < self._sent])
         if len(x) != self.cohort:
             raise ValueError(f"the guarantee is that of {self.cohort} clients, got {len(x)}")
         return (shuffler or InMemoryShuffler()).shuffle_reports(sent)
@@ -164,19 +216,7 @@ class DecoyHistogram(HistogramProtocol[DecoyRound]):
 
     @override
     def _sum(self, total: Tensor, *, reports: int | None = None) -> Tensor:
-        if total.shape != (self.categories,):
-            raise ValueError(f"a total is ({self.categories},), got {tuple(total.shape)}")
-        return total.double() - (reports or 0) * self.decoys / self.honest_cohort
-
-    @property
-    def worst_variance(self) -> float:
-        """E‖estimate − counts‖², the same for all data."""
-        return self.categories * self.decoys / self.honest_cohort * self.cohort
-
-    @property
-    def influence(self) -> float:
-        """How much one client can add to a count at most, where a report is bound to its length."""
-        return 1.0 + self.most_decoys
+        return self._without_decoys(total, reports or 0)
 
     @override
     def exceeding(self, least: float) -> float:
@@ -190,14 +230,95 @@ class DecoyHistogram(HistogramProtocol[DecoyRound]):
         return float(max(noise.isf(error / 2) - mean, mean - noise.ppf(error / 2))) + 1
 
     @override
-    def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
-        held, source = self._held(x), secure(randomness)
-        mean = len(held) * self.decoys / self.honest_cohort
-        own = torch.bincount(held[held >= 0], minlength=self.categories).cpu()
-        return own + drawn_poisson(self.categories, mean=mean, randomness=source)
-
-    def _held(self, x: Tensor | Rows) -> Tensor:
+    def _held(self, x: Any, randomness: Randomness) -> Tensor:
         return checked_categories(x, categories=self.categories, least=-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoyVectorSum(DecoyCounts, PrivateSum):
+    r"""The sum of vectors in an ℓ1 ball, for hosts that shuffle reports: one coordinate of each client.
+
+    A client draws coordinate j with probability \|x_j\|/radius, and none with the rest: as a signed unit
+    vector times the radius, x on average. Longer vectors, in ℓ1, are scaled onto the ball. Each client makes
+    1 + most_decoys reports, some of them blanks, which are shuffled each by itself. See :class:`DecoyCounts`.
+
+    Attributes:
+        signed: whether there are categories for both signs of a coordinate. If not, negative numbers count as
+            zeros; one-hot vectors and radius 1 then make it a histogram, of half the variance and decoys.
+    """
+
+    name: ClassVar[str] = "decoy-vector-sum"
+    privacy_parameter: ClassVar[PrivacyParameter] = "noise_multiplier"
+    norm: ClassVar[Norm] = Norm.L1
+
+    dim: Dim
+    radius: Radius = 1.0
+    signed: Flag = True
+
+    @property
+    @override
+    def labels(self) -> int:
+        return self.dim * (1 + self.signed)
+
+    @property
+    @override
+    def must_be_summed(self) -> bool:
+        return False
+
+    @property
+    @override
+    def reports_per_client(self) -> int:
+        return 1 + self.most_decoys
+
+    @property
+    @override
+    def layout(self) -> ReportLayout:
+        return self.message_layout
+
+    @override
+    def messages(self, reports: Reports) -> list[Reports]:
+        self.layout.check(reports)
+        each = self.reports_per_client
+        return [reports.narrow(start, start + each) for start in range(0, len(reports), each)]
+
+    @override
+    def _randomized(self, x: Any, randomness: Randomness) -> Reports:
+        return self.layout.reports(self._drawn(x, randomness).flatten())
+
+    @override
+    def total(self, reports: Reports) -> Tensor:
+        (labels,) = self.layout.read(reports, self.labels + 1)
+        return self._counted(labels)
+
+    @property
+    @override
+    def worst_variance(self) -> float:
+        """Bound on E‖estimate − Σ x_i‖², of decoys and of each client's draw of a coordinate."""
+        return self.radius**2 * (super().worst_variance + self.cohort)
+
+    @override
+    def estimate(self, total: Tensor, *, reports: int | None = None) -> Tensor:
+        """Unbiased estimate of the sum over clients, of whom there are ``reports``, float64 (dim,)."""
+        counts = self._without_decoys(total, checks.whole("reports", reports, at_least=0)) * self.radius
+        return counts[: self.dim] - counts[self.dim :] if self.signed else counts
+
+    @override
+    def sum(self, reports: Reports) -> Tensor:
+        return self.estimate(self.total(reports), reports=len(reports) // self.reports_per_client)
+
+    @override
+    def aggregate(self, reports: Reports) -> Tensor:
+        return super().aggregate(reports) * self.reports_per_client
+
+    @override
+    def _held(self, x: Any, randomness: Randomness) -> Tensor:
+        rows = self._rows(x)
+        dense = rows.dense().double().cpu()
+        reached = (dense.abs() if self.signed else dense.clamp(min=0)).cumsum(dim=1)
+        place = randomness.uniform((len(dense), 1)) * reached[:, -1:].clamp(min=self.radius)
+        column = torch.searchsorted(reached, place, right=True)
+        negative = dense.gather(1, column.clamp(max=self.dim - 1)) < 0
+        return torch.where(column < self.dim, column + self.dim * negative, -1).squeeze(1)
 
 
 def _rarely_more(mean: float, probability: float) -> int:

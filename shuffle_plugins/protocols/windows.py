@@ -110,6 +110,11 @@ class WindowedSum(CoinSum, PrivateSum):
         """Variance of the noise in one coordinate of a series' first sum, in squared units of the data."""
         return super().noise_variance / self.coefficients[0] ** 2
 
+    @override
+    def variance_over(self, num_steps: int, *, momentum: float = 0.0) -> float:
+        left = prefix_noise(self.coefficients, rounds=num_steps, momentum=momentum) * self.coefficients[0]
+        return self.worst_variance + self.dim * self.noise_variance * (left**2 - 1)
+
     # -- what clients send ------------------------------------------------------------------------------
 
     @property

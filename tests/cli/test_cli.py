@@ -234,9 +234,10 @@ def test_a_plan_of_a_sum_compares_who_draws(run: CommandLine) -> None:
     assert [(row["drawn_by"], row["cohort"]) for row in found["rows"]] == [
         ("server", 100),
         ("clients", 100),
+        ("in turn", 100),
         ("nobody", 2000),
     ]
-    drawn, secret, _ = found["rows"]
+    drawn, secret, *_ = found["rows"]
     assert drawn["charged_rounds"] < secret["charged_rounds"] == drawn["rounds"] == 20
     assert secret["noise_multiplier"] < drawn["noise_multiplier"] / 3
     for row in found["rows"]:

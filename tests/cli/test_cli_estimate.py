@@ -66,6 +66,24 @@ def test_frequencies_stay_within_epsilon_and_their_bars_hold_the_truth(run, valu
     assert sum(row["distribution"] for row in found["categories"]) == pytest.approx(1)
 
 
+def test_quantiles_are_near_the_clients_own(run, tmp_path) -> None:
+    path = tmp_path / "ages.txt"
+    path.write_text("".join(f"{18 + i % 60}\n" for i in range(6000)))
+    asked = ["quantiles", "--input", path, "--lower", "0", "--upper", "100", *TARGET]
+    found = run.json(*asked, "--at", "0.25,0.5,0.9")
+    assert 0.99 < found["upper"] <= 1
+    assert found["clients"] == 6000
+    for row, exact in zip(found["quantiles"], (33, 48, 72), strict=True):
+        assert row["quantile"] == pytest.approx(exact, abs=4)
+    code, out, _ = run(*asked)
+    assert code == 0
+    assert "for 6,000 clients by laplace-quantiles" in out
+    path.write_text("18\nold\n")
+    code, _, err = run(*asked)
+    assert code == 2
+    assert "old" in err
+
+
 @pytest.mark.slow
 def test_a_column_of_csv_with_other_values_counted_together(run, tmp_path) -> None:
     path = tmp_path / "table.csv"

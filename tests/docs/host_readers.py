@@ -47,7 +47,9 @@ from shuffle_plugins.shuffler.keys import (
     write_private_key,
 )
 
-OPACUS, FLOWER, SHUFFLING = (f"docs/guides/{name}.md" for name in ("opacus", "flower", "shuffling"))
+OPACUS, FLOWER, SHUFFLING, GROUPS = (
+    f"docs/guides/{name}.md" for name in ("opacus", "flower", "shuffling", "groups")
+)
 DIM = 12
 FEW_COINS = VectorSum.with_noise(dim=10, cohort=4, noise_multiplier=4.0)
 
@@ -298,6 +300,25 @@ def flower_records() -> Told:
     )
     result = strategy.start(InProcessGrid(app, num_nodes=4), a_model(), num_rounds=1)
     assert result.train_metrics_clientapp[1]["reports"] == 8
+
+
+def clients_of_two_kinds() -> Names:
+    """A grid of ten clients, half of which allow ε0 = 4 and half less, and the model that is trained."""
+
+    def limits(context: Context) -> dict[str, Any]:
+        loud = int(context.node_config["partition-id"]) % 2
+        return {"shuffle-max-local-epsilon": 1.0 + 3 * loud, "shuffle-max-rounds": 10}
+
+    app = an_app(ClientApp(mods=[ShuffleMod(node_config=limits)]))
+    return {"grid": InProcessGrid(app, num_nodes=10), "initial": a_model()}
+
+
+has(GROUPS, "In Flower", clients_of_two_kinds)
+has(
+    GROUPS,
+    "In Opacus",
+    lambda: a_script() | {"consents": [1.0, 1.0, 1.0, 4.0] * 100, "loss": nn.functional.cross_entropy},
+)
 
 
 def a_ledger() -> Names:

@@ -93,6 +93,7 @@ NOT_RUN = {
 
 PAGES_OF_SEPARATE_SECTIONS = {
     "docs/guides/flower.md",
+    "docs/guides/groups.md",
     "docs/guides/opacus.md",
     "docs/guides/shuffling.md",
 }

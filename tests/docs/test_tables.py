@@ -72,6 +72,15 @@ def test_what_is_computed_is_that_of_the_results(name: str, parts: tuple[str, ..
             assert found == pytest.approx(held, rel=rel)
 
 
+@pytest.mark.slow
+def test_the_noise_of_windows_is_that_of_the_results() -> None:
+    """If this fails, delete the results, run ``python benchmarks/window_noise.py`` and ``docs/tables.py``."""
+    kept = json.loads((ROOT / "benchmarks/results/window_noise.json").read_text(encoding="utf-8"))
+    program = script("benchmarks/window_noise.py")
+    assert set(kept) == {f"{rounds},{band}" for band in program.BANDS for rounds in program.ROUNDS}
+    assert program.measured(30, 14) == pytest.approx(kept["30,14"], rel=3e-3)
+
+
 def _numbers(part: object) -> list[float]:
     """All numbers of a part of a result file, in its order."""
     if isinstance(part, dict):

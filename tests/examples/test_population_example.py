@@ -1,6 +1,8 @@
-"""The clients of ``examples/flower_population.py`` do together what each would do alone."""
+"""Clients of ``flower_population.py`` and ``flower_windows.py`` do together what each would do alone."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 import torch
@@ -78,3 +80,48 @@ def test_reports_are_of_the_updates(grid, example):
         step = own_step(grid, network, node - grid.get_node_ids()[0])
         near += bool(torch.nn.functional.cosine_similarity(values, step, dim=0) > 0.15)
     assert near >= len(nodes) - 3
+
+
+@pytest.fixture(scope="module")
+def windows(example):
+    with example_script("flower_windows") as module:
+        yield module
+
+
+def test_clients_of_a_linear_model_send_its_gradient(windows):
+    coins = torch.Generator().manual_seed(1)
+    rows, labels = torch.randn(5, windows.FEATURES, generator=coins), torch.tensor([3, 1, 4, 1, 5])
+    weight = torch.randn(windows.CLASSES, windows.FEATURES, generator=coins).mul_(0.1).requires_grad_()
+    found = windows.LinearGrid(rows, labels)._updates({"weight": weight.detach()}, torch.tensor([4, 0]))
+    for update, client in zip(found, (4, 0), strict=True):
+        loss = torch.nn.functional.cross_entropy(
+            rows[client : client + 1] @ weight.T, labels[client : client + 1]
+        )
+        (gradient,) = torch.autograd.grad(loss, weight)
+        torch.testing.assert_close(update, -gradient.flatten(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_both_sums_train_within_epsilon_against_the_server(windows, tmp_path):
+    """Twelve clients in turn, in three rounds of four each: at an ε that is too large to protect anybody."""
+    coins = torch.Generator().manual_seed(2)
+    labels = torch.arange(12) % 2
+    rows = torch.nn.functional.normalize(
+        torch.randn(12, windows.FEATURES, generator=coins) + 9 * labels[:, None]
+    )
+    results = tmp_path / "results.json"
+    for name in windows.SUMS:
+        told = windows.train(
+            name,
+            200.0,
+            train_split=(rows, labels),
+            test_split=(rows, labels),
+            ledger=tmp_path / "ledger.db",
+            cohort=4,
+            rounds=9,
+        )
+        windows.keep(results, told)
+        assert 150 < told["epsilon_server"] == told["epsilon_observer"] <= 200
+        assert (told["most_rounds_of_a_client"], told["rounds"]) == (3, 9)
+    windows.keep(results, told)
+    assert [run["sum"] for run in json.loads(results.read_text())] == list(windows.SUMS)

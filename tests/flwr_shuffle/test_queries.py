@@ -456,7 +456,7 @@ def test_what_cannot_be_asked_is_refused_before_anything(options: Any, match: st
 
 
 def test_a_sum_of_ones_own_must_fit_the_metrics() -> None:
-    mechanism = VectorSum.with_noise(dim=10, cohort=30, noise_multiplier=3.0)
+    mechanism = LaplaceVectorSum.with_noise(dim=10, cohort=30, noise_multiplier=3.0)
     grid = summed(grid_of(limits=SUMS), randomizer=mechanism, epsilon=None)
     assert len(ask(grid)) == 1
     with pytest.raises(ValueError, match="build the sum with dim=11"):

@@ -19,7 +19,9 @@ from shuffle_plugins.protocols import (
     ScalarSum,
     SplitSum,
     VectorSum,
+    WindowedSum,
     published,
+    window_coefficients,
 )
 
 QUESTIONS = Questions()
@@ -46,6 +48,7 @@ def found(build: Callable[[], Any], *, population: int | None = None) -> dict[st
 
 _PROTOCOLS: dict[str, Callable[..., Any]] = {
     "VectorSum": partial(VectorSum.calibrated, dim=30),
+    "WindowedSum": partial(WindowedSum.calibrated, dim=30, coefficients=(6, 4, 3, 3)),
     "BallSum": partial(BallSum.calibrated, dim=30),
     "BallSum, rotation": partial(BallSum.calibrated, dim=30, frame="rotation", radius=0.5),
     "CubeSum": partial(CubeSum.calibrated, dim=10),
@@ -120,6 +123,15 @@ QUESTIONS.add(
         for confidence in (0.5, 0.95)
     ],
 )
+QUESTIONS.add(
+    "windows: coefficients",
+    lambda: [
+        window_coefficients(rounds=200, band=14),
+        window_coefficients(rounds=200, band=14, momentum=0.9),
+        window_coefficients(rounds=100, band=5, learning_rates=[1 - i / 200 for i in range(100)]),
+    ],
+)
+
 # -- published sums -----------------------------------------------------------------------------------------
 
 _TARGET: dict[str, Any] = {"cohort": 1_000, "epsilon": 0.3, "delta": DELTA}

@@ -38,7 +38,7 @@ NAMES = [
     "laplace-vector-sum",
     "poisson-binomial",
     "signed-sum",
-]
+]  # of the decoy sum, whose clients make several reports, tests/flwr_shuffle/test_decoys.py
 
 
 @pytest.fixture(autouse=True)
@@ -139,6 +139,7 @@ def test_a_sum_is_for_its_cohort_and_clips() -> None:
 def test_kinds_tell_mechanisms_apart() -> None:
     assert set(available()) == {name for kind in registry.Kind for name in available(kind)}
     assert available("sums") == (
+        "decoy-vector-sum",
         "laplace-vector-sum",
         "multi-message",
         "poisson-binomial",

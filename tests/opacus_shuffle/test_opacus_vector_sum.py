@@ -23,7 +23,7 @@ from opacus_shuffle import (
 from torch import nn
 
 from shuffle_plugins.accounting import CountedRound, ShuffleAccountant, TaggedRound
-from shuffle_plugins.protocols import BallSum, UnaryL1Sum, VectorSum
+from shuffle_plugins.protocols import BallSum, UnaryL1Sum, VectorSum, WindowedSum
 from shuffle_plugins.randomness import Randomness, SeededRandomness
 
 
@@ -231,3 +231,11 @@ def test_other_sums_train_and_cost_what_their_round_says(
     assert isinstance(optimizer.round, round_kind)
     assert engine.get_epsilon(1e-5) == pytest.approx(accountant.epsilon(1e-5).upper)
     assert all(bool(p.isfinite().all()) for p in module.parameters())
+
+
+@pytest.mark.parametrize("randomizer", ["windowed-sum", functools.partial(WindowedSum, coefficients=(2, 1))])
+def test_windows_of_sums_are_refused_as_a_loader_keeps_nobody_apart(
+    private_sum: Any, randomizer: Any
+) -> None:
+    with pytest.raises(ShufflePrivacyError, match="kept apart in time"):
+        private_sum(randomizer=randomizer)

@@ -77,6 +77,7 @@ def test_what_is_printed_keeps_within_the_target_when_it_is_typed_in(mechanism: 
     assert 1.99 < target.cost(typed.round(population=10_000)) <= recipe.epsilon.upper <= 2.0
 
 
+@pytest.mark.slow
 def test_it_is_printed_with_a_reason_for_every_setting(reports: TrainingRecipe) -> None:
     said = str(reports).splitlines()
     assert said[0] == "linear model with 60 parameters, 2,000 records, epsilon=2 at delta=1e-05"

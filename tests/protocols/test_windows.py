@@ -14,6 +14,7 @@ from scipy.linalg import solve_triangular, toeplitz
 from shuffle_plugins.accounting import FederatedRound
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.spec import SumSpec, spec_from_json
+from shuffle_plugins.planning import expected_noise
 from shuffle_plugins.protocols import (
     VectorSum,
     WindowedSum,
@@ -78,6 +79,19 @@ def test_solved_sums_are_unbiased_and_their_noise_is_that_of_explicit_matrices()
     assert np.all(found < 1.06 * (expected + rounding))
     first = errors[0].square().sum(dim=1).mean()
     assert 0.9 * protocol.worst_variance < first < 1.05 * protocol.worst_variance
+
+
+def test_noise_over_rounds_is_that_of_independent_noise_that_leaves_as_much() -> None:
+    protocol, plain = small(coins=4_000), VectorSum(dim=3, cohort=6, levels=5, coins=4_000)
+    window = 6 * 4_000 / 4 * protocol.lattice.step**2
+    for rounds in (1, 5, 40):
+        left = np.square(noise_matrix((3, 2, 1), rounds)).sum() / np.square(noise_matrix((1,), rounds)).sum()
+        rounding = plain.worst_variance - 3 * plain.noise_variance
+        assert protocol.variance_over(rounds) == pytest.approx(3 * window * left + rounding)
+        noise = expected_noise(protocol, cohort=6, num_steps=rounds).noise
+        assert noise == pytest.approx(math.sqrt(protocol.variance_over(rounds)) / 6)
+    assert protocol.variance_over(1) == pytest.approx(protocol.worst_variance)
+    assert plain.variance_over(40) == plain.worst_variance
 
 
 def test_totals_of_parts_add_up_and_a_sum_alone_is_a_series_of_one_round() -> None:
@@ -198,6 +212,16 @@ def test_noise_is_that_of_explicit_matrices_and_no_other_coefficients_have_less(
     for _ in range(200):
         near = np.abs(np.asarray(found) * (1 + 0.15 * draw.standard_normal(len(found))))
         assert math.hypot(*near) * math.sqrt(exact(tuple(near)) / exact((1.0,))) > 0.985 * best
+
+
+def test_long_schedules_are_followed_in_evenly_spaced_rounds() -> None:
+    rounds, weights = 700, (6, 4, 3, 3, 2, 2)
+    rates = np.cos(np.linspace(0, 1.5, rounds))
+    exact = [
+        np.square(noise_matrix(each, rounds, momentum=0.5, rates=rates)).sum() for each in (weights, (1.0,))
+    ]
+    found = prefix_noise(weights, rounds=rounds, momentum=0.5, learning_rates=rates.tolist())
+    assert found == pytest.approx(math.sqrt(exact[0] / exact[1]), rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shuffle_plugins.accounting.composition.pld import LossHistory
-from shuffle_plugins.accounting.losses import PrivacyLossDistribution, growth_of
+from shuffle_plugins.accounting.losses import PrivacyLossDistribution, growth_of, real_orders
 from shuffle_plugins.accounting.numerics.sums import Floats
 
 _ULPS = 16 * np.finfo(np.float64).eps
@@ -30,9 +30,7 @@ def renyi_divergence(law: PrivacyLossDistribution, orders: npt.ArrayLike) -> Flo
     With an upper law this is an upper bound on the pair's divergence, up to outcomes of total P mass
     ``law.missing``, which a caller must charge to δ.
     """
-    order = np.atleast_1d(np.asarray(orders, dtype=np.float64))
-    if np.any(~(order > 1)):
-        raise ValueError("Rényi orders must be above 1")
+    order = real_orders(orders)
     exponent = order[:, None] * law.loss + np.log(law.q)
     peak = exponent.max(axis=1, keepdims=True)
     moment = np.log(np.exp(exponent - peak).sum(axis=1)) + peak[:, 0]

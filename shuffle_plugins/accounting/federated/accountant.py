@@ -131,7 +131,9 @@ class FederatedAccountant:
     Before the server a client pays for the rounds it took part in. The number reported bounds every client's
     at once: of each kind of round (one mechanism at one ε0) the costliest ones, as many as any one client
     took part in (``docs/proofs/accounting.md``, section 5a, "The dominating history"). Rounds of secret
-    participation have no such order and are charged to everybody. ``method`` is as of
+    participation have no such order and are charged to everybody. Before an observer all rounds of a kind are
+    charged, unless sampling hides in none of them who took part: then as before the server. That clients are
+    kept apart in windows of sums (:attr:`WindowRound.separation`) is up to the host. ``method`` is as of
     :class:`ShuffleAccountant`.
 
     Example:

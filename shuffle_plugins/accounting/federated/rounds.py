@@ -449,10 +449,8 @@ class ParticipationCounts:
         """
         joined = [(self._era, name) for name in names]
         for kind in self.kinds:
-            most = kind.most[self._era]
-            for client in joined:
-                if most and client not in kind.named:
-                    kind.before.setdefault(client, most)
+            if most := kind.most[self._era]:
+                kind.before = {client: most for client in joined if client not in kind.named} | kind.before
 
     def before(self, names: Iterable[str]) -> dict[RoundKind, dict[str, int]]:
         """Of clients that joined, in how many rounds of each kind each is taken to have been before."""

@@ -22,10 +22,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betainc, xlogy
 
-from shuffle_plugins.accounting.losses import PositiveLosses, hull_outcomes
-from shuffle_plugins.accounting.numerics.orders import Vector, real_orders
+from shuffle_plugins.accounting.losses import PositiveLosses, hull_outcomes, real_orders
 from shuffle_plugins.accounting.numerics.search import zero_between
-from shuffle_plugins.accounting.numerics.sums import TAIL, binomial_window, log_probability
+from shuffle_plugins.accounting.numerics.sums import TAIL, Floats, binomial_window, log_probability
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.checks import Fraction, Ranged, in_range, whole_number
 
@@ -90,7 +89,7 @@ class ClonePair(Ranged):
         total = float((mass * each).sum())
         return total + slack + TAIL if side == "upper" else max(total - slack - TAIL, 0.0)
 
-    def rdp(self, orders: ArrayLike) -> Vector:
+    def rdp(self, orders: ArrayLike) -> Floats:
         """Rényi divergence of P and Q at real orders α > 1, rounded up, in nats and at most ε0; shape (m,).
 
         It is the pair's own to a few parts in 10⁴ where outcomes likelier than 1e-28 decide, and up to a
@@ -113,7 +112,7 @@ class ClonePair(Ranged):
 
 
 @lru_cache(maxsize=64)
-def _profile(pair: ClonePair) -> tuple[PositiveLosses, Vector, Vector]:
+def _profile(pair: ClonePair) -> tuple[PositiveLosses, Floats, Floats]:
     """Outcomes that dominate the likely ones; ends of cells of loss, and log P[loss above their start]."""
     low, high = 0.0, pair.local_epsilon
     for _ in range(14):  # about where the profile falls into the windows' tails
@@ -146,7 +145,7 @@ def binary_pair(*, local_epsilon: float, cohort: int) -> ClonePair:
 
 
 @lru_cache(maxsize=64)
-def _buckets(trials: int, probability: float) -> tuple[Vector, Vector, Vector]:
+def _buckets(trials: int, probability: float) -> tuple[Floats, Floats, Floats]:
     """Smallest and largest count, and mass, of each bucket of a binomial law."""
     first, law = binomial_window(trials, probability)
     # 2048: of the number of clones; δ is then known to about a part in 10⁴

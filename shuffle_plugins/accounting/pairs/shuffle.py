@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -340,6 +340,7 @@ def alike_pair(atoms: Atoms, *, population: int, slots: int, participation: floa
     return SlotPair(population=population, slots=slots, atoms=(*present, *absent))
 
 
+@lru_cache(maxsize=1024)  # mechanisms of one law, and both adversaries where all take part, have equal pairs
 def pair_losses(
     mixture: PairMixture, *, kind: BoundKind, resolution: Resolution = FINE
 ) -> PrivacyLossDistribution:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from shuffle_plugins.accounting.composition.renyi import epsilon_from_rdp
-from shuffle_plugins.accounting.numerics.orders import Vector
+from shuffle_plugins.accounting.numerics.sums import Floats
 from shuffle_plugins.accounting.pairs.clones import ClonePair, binary_pair
 from shuffle_plugins.accounting.published import divergences, shuffles
 from shuffle_plugins.accounting.terms import Sampling
@@ -109,7 +109,7 @@ def compose_points(
 
 def compose_renyi(
     *,
-    curve: Callable[[Vector], Vector],
+    curve: Callable[[Floats], Floats],
     local_epsilon: float,
     population: int,
     cohort: int,
@@ -134,7 +134,7 @@ def compose_renyi(
     amplified = sampling is not None and cohort < population
     real = sampling is not None and not amplified
 
-    def best(orders: Vector) -> tuple[float, float]:
+    def best(orders: Floats) -> tuple[float, float]:
         if amplified:
             rdp = _amplified(orders, curve, local_epsilon, cohort / population, sampling)
         else:
@@ -157,12 +157,12 @@ def compose_renyi(
 
 
 def _amplified(
-    orders: Vector,
-    curve: Callable[[Vector], Vector],
+    orders: Floats,
+    curve: Callable[[Floats], Floats],
     local_epsilon: float,
     sampling_rate: float,
     sampling: Sampling | None,
-) -> Vector:
+) -> Floats:
     """The sampling theorem on the curve, or the curve itself where that is smaller."""
     every = _at_every_order(curve, local_epsilon)
     if sampling is Sampling.POISSON:
@@ -175,13 +175,13 @@ def _amplified(
 
 
 @lru_cache(maxsize=32)
-def _at_every_order(curve: Callable[[Vector], Vector], local_epsilon: float) -> Vector:
+def _at_every_order(curve: Callable[[Floats], Floats], local_epsilon: float) -> Floats:
     """The curve at 2, 3, …: evaluated at some orders, by chords of (α − 1)·ε(α) between."""
     every = np.arange(2, _LARGEST_ORDER + 1, dtype=np.float64)
     small = every[:24]  # where a curve bends most; above, ratios of 1.06 cost less than a part in 10³
     points = np.unique(np.append(small, np.geomspace(small[-1], _LARGEST_ORDER, 126).round()))
     values = np.minimum(curve(points), local_epsilon)
-    chords: Vector = np.interp(every, points, (points - 1) * values) / (every - 1) * (1 + 1e-12)
+    chords: Floats = np.interp(every, points, (points - 1) * values) / (every - 1) * (1 + 1e-12)
     chords.setflags(write=False)
     return chords
 
@@ -265,7 +265,7 @@ def published_bound(name: str) -> PublishedBound:
 
 
 @lru_cache(maxsize=256)
-def _curve(bound: Callable[..., Vector], local_epsilon: float, cohort: int) -> Callable[[Vector], Vector]:
+def _curve(bound: Callable[..., Floats], local_epsilon: float, cohort: int) -> Callable[[Floats], Floats]:
     """One and the same object for one and the same shuffle, so that its values are computed once."""
     return lambda orders: bound(orders=orders, local_epsilon=local_epsilon, cohort=cohort)
 
@@ -276,7 +276,7 @@ def _pair_epsilon(
     return pair(local_epsilon=local_epsilon, cohort=cohort).upper_epsilon(delta)
 
 
-def _pair_rdp(pair: Callable[..., ClonePair], *, orders: Vector, local_epsilon: float, cohort: int) -> Vector:
+def _pair_rdp(pair: Callable[..., ClonePair], *, orders: Floats, local_epsilon: float, cohort: int) -> Floats:
     return pair(local_epsilon=local_epsilon, cohort=cohort).rdp(orders)
 
 
@@ -292,7 +292,7 @@ def _points(name: str, source: str, bound: Callable[..., float], **about: Any) -
     return PublishedBound(name=name, source=source, bound=bound, compose=Composition.POINTS, **about)
 
 
-def _renyi(name: str, source: str, bound: Callable[..., Vector], **about: Any) -> PublishedBound:
+def _renyi(name: str, source: str, bound: Callable[..., Floats], **about: Any) -> PublishedBound:
     source = f"{source}, sampling by {about.pop('by', 'Wang et al. 2019')}, RDP"
     return PublishedBound(name=name, source=source, bound=bound, compose=Composition.RENYI, **about)
 

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
 
-from shuffle_plugins.accounting.numerics.orders import Vector, real_orders, whole_orders
+from shuffle_plugins.accounting.losses import real_orders
 from shuffle_plugins.accounting.numerics.search import zero_between
-from shuffle_plugins.accounting.numerics.sums import log_probability, log_sum
+from shuffle_plugins.accounting.numerics.sums import Floats, log_probability, log_sum
 from shuffle_plugins.accounting.pairs.clones import binary_pair
 from shuffle_plugins.core import checks
 
@@ -34,7 +34,7 @@ _ROUNDING = 1e-9  # relative; gammaln and log_sum stay below it up to order 1e5 
 
 def first_shuffle_rdp(
     *, orders: ArrayLike, local_epsilon: float, cohort: int, split: float | None = None
-) -> Vector:
+) -> Floats:
     r"""Theorem 5.3.1. With n̄ = ⌊(1 − c)(n − 1)/e^ε0⌋ + 1, at whole α ≥ 2,
 
         ε(α) ≤ log(1 + C(α, 2)·(e^ε0 − 1)²/(n̄·e^ε0)
@@ -60,7 +60,7 @@ def first_shuffle_rdp(
 
 def second_shuffle_rdp(
     *, orders: ArrayLike, local_epsilon: float, cohort: int, split: float | None = None
-) -> Vector:
+) -> Floats:
     r"""Theorem 5.3.2, simpler than the first and looser; n̄ and c as of :func:`first_shuffle_rdp`.
 
         ε(α) ≤ log(exp(α²(e^ε0 − 1)²/n̄) + exp(ε0·α − c²(n − 1)/(2e^ε0))) / (α − 1)
@@ -68,8 +68,8 @@ def second_shuffle_rdp(
     2e^ε0 to 4e^ε0 times the first. The theorem says α > 1, the statement proved (5.3.6) α ≥ 2: below, its
     value at 2 is valid, as divergences never decrease with the order.
     """
-    alpha: Vector = np.maximum(_check(orders, local_epsilon, cohort, split=split), 2.0)
-    best: Vector = np.full(alpha.shape, math.inf)
+    alpha: Floats = np.maximum(_check(orders, local_epsilon, cohort, split=split), 2.0)
+    best: Floats = np.full(alpha.shape, math.inf)
     for index, order in enumerate(alpha.tolist()):
         second = 2 * math.log(order) + 2 * _log_expm1(local_epsilon)
         for c in _splits(order, local_epsilon, cohort, split, log_second=second - local_epsilon):
@@ -79,7 +79,7 @@ def second_shuffle_rdp(
     return best / (alpha - 1) * (1 + _ROUNDING)
 
 
-def shuffle_rdp_corollary(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> Vector:
+def shuffle_rdp_corollary(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> Floats:
     r"""Corollary 5.3.1: ε(α) ≤ log(1 + C(α, 2)·4(e^ε0 − 1)²/n)/(α − 1) at whole α where α⁴·e^5ε0 < n/9.
 
     About 2(e^ε0 + 1) times the exact blanket pair's divergence.
@@ -94,7 +94,7 @@ def shuffle_rdp_corollary(*, orders: ArrayLike, local_epsilon: float, cohort: in
     return np.logaddexp(0.0, log_second) / (alpha - 1) * (1 + _ROUNDING)
 
 
-def simple_shuffle_rdp_lower_bound(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> Vector:
+def simple_shuffle_rdp_lower_bound(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> Floats:
     r"""At least, at whole α ≥ 2: Corollary 5.3.2, the first term of Theorem 5.3.3.
 
         ε(α) ≥ log(1 + C(α, 2)·(e^ε0 − 1)²/(n·e^ε0))/(α − 1)
@@ -106,7 +106,7 @@ def simple_shuffle_rdp_lower_bound(*, orders: ArrayLike, local_epsilon: float, c
     return np.logaddexp(0.0, log_second - math.log(cohort)) / (alpha - 1) * (1 - _ROUNDING)
 
 
-def stronger_clone_rdp_bound(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> Vector:
+def stronger_clone_rdp_bound(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> Floats:
     r"""Feldman et al. 2022, Corollary 4.3: ε(α) = 48·α·(e^ε0 − 1)²/(e^ε0·n) below α = n/(16·ε0·e^ε0).
 
     At small divergences 48(1 + e^−ε0) times the pair's own, which carries it (see ``shuffles``' erratum).
@@ -119,7 +119,7 @@ def stronger_clone_rdp_bound(*, orders: ArrayLike, local_epsilon: float, cohort:
     return 48 * alpha * (2 * math.sinh(local_epsilon / 2)) ** 2 / pair.cohort
 
 
-def erlingsson_rdp(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> Vector:
+def erlingsson_rdp(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> Floats:
     r"""Erlingsson et al. 2019, Remark 1: ε(α) = 2·α·e^4ε0·(e^ε0 − 1)²/n, for ε0 in (0, 100].
 
     At small divergences 2(e^ε0 + 1)·e^4ε0 times the binary blanket pair's.
@@ -130,7 +130,7 @@ def erlingsson_rdp(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> V
     return 2 * alpha * math.exp(4 * local_epsilon) * math.expm1(local_epsilon) ** 2 / cohort
 
 
-def binary_response_rdp(*, orders: ArrayLike, local_epsilon: float) -> Vector:
+def binary_response_rdp(*, orders: ArrayLike, local_epsilon: float) -> Floats:
     r"""Of one report of binary randomized response, exactly: Girgis's thesis, (3.4) and Theorem 2.4.1.
 
         ε(α) = log(p^α·(1 − p)^(1 − α) + p^(1 − α)·(1 − p)^α)/(α − 1),   p = 1/(e^ε0 + 1)
@@ -169,7 +169,7 @@ def _log_moment(order: float, local_epsilon: float, cohort: int, split: float | 
     return best
 
 
-def _log_higher_terms(order: float, log_y: float) -> Vector:
+def _log_higher_terms(order: float, log_y: float) -> Floats:
     """log of C(α, i)·i·Γ(i/2)·y^{i/2} for i from 3, and of a bound on those left out.
 
     The ratio of neighbouring terms is at most α·√(y/2i) (Gautschi), a half or less where the sum is cut.
@@ -211,7 +211,7 @@ def _log_few(order: float, local_epsilon: float, cohort: int, split: float) -> f
 # -- a sampled shuffle ---------------------------------------------------------------------------------------
 
 
-def log_ternary_chi(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> Vector:
+def log_ternary_chi(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> Floats:
     r"""log ζ(α)^α of a shuffle of k reports, natural: Girgis, Data, Diggavi 2021, Theorem 4, upper bound.
 
     With k̄ = ⌊(k − 1)/(2e^ε0)⌋ + 1, every ternary \|χ\|^α divergence of mutually adjacent datasets is at most
@@ -232,7 +232,7 @@ def log_ternary_chi(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> 
     return np.logaddexp(np.where(alpha == 2, log_second, log_higher), tail)
 
 
-def subsample_ternary_chi(*, orders: ArrayLike, log_chi: ArrayLike, sampling_rate: float) -> Vector:
+def subsample_ternary_chi(*, orders: ArrayLike, log_chi: ArrayLike, sampling_rate: float) -> Floats:
     r"""Of a subsampled mechanism from its ternary divergences: Girgis, Data, Diggavi 2021, Lemma 2.
 
         ε(λ) = log(1 + Σ_{α=2..λ} C(λ, α)·γ^α·ζ(α)^α) / (λ − 1)
@@ -257,7 +257,7 @@ def subsample_ternary_chi(*, orders: ArrayLike, log_chi: ArrayLike, sampling_rat
     return np.logaddexp(0.0, log_sums) / (whole - 1) * (1 + _ROUNDING)
 
 
-def subsampled_rdp_bound(*, orders: ArrayLike, local_epsilon: float, population: int, cohort: int) -> Vector:
+def subsampled_rdp_bound(*, orders: ArrayLike, local_epsilon: float, population: int, cohort: int) -> Floats:
     """Of one round of k of n clients, at whole λ ≥ 2: Girgis, Data, Diggavi 2021, Theorem 1.
 
     Theorem 4 put into Lemma 2. At the settings of the paper's figures the composed ε comes out 4 to 8 times
@@ -272,7 +272,7 @@ def subsampled_rdp_bound(*, orders: ArrayLike, local_epsilon: float, population:
 
 def subsampled_rdp_lower_bound(
     *, orders: ArrayLike, local_epsilon: float, cohort: int, population: int | None = None
-) -> Vector:
+) -> Floats:
     r"""At least, in the worst case over randomizers, at whole λ ≥ 2: Girgis, Data, Diggavi 2021, Theorem 2.
 
     The exact divergence of binary randomized response when every other client holds 0: with
@@ -300,7 +300,7 @@ def subsampled_rdp_lower_bound(
     return np.logaddexp(0.0, log_sums) / (whole - 1) * (1 - _ROUNDING)
 
 
-def _log_power_remainder(x: Vector, *, order: int) -> Vector:
+def _log_power_remainder(x: Floats, *, order: int) -> Floats:
     """log((1 + x)^λ − 1 − λx) for x > −1, without cancellation or overflow; −∞ at x = 0."""
     exponent = order * np.log1p(x)
     with np.errstate(divide="ignore"):
@@ -311,7 +311,7 @@ def _log_power_remainder(x: Vector, *, order: int) -> Vector:
     return np.where(order * np.abs(x) < 1e-5, series, np.where(exponent > 50, large, small))
 
 
-def _relevant_hits(*, trials: int, success: float, step: float, order: int) -> Vector:
+def _relevant_hits(*, trials: int, success: float, step: float, order: int) -> Floats:
     """Counts that carry E[(1 + x)^λ]: around the mean and around the mode under the weight (1 + x)^λ."""
     mean = trials * success
 
@@ -335,7 +335,7 @@ def _relevant_hits(*, trials: int, success: float, step: float, order: int) -> V
 
 def without_replacement(
     *, orders: ArrayLike, rdp: ArrayLike, sampling_rate: float, pure_epsilon: float = math.inf
-) -> Vector:
+) -> Floats:
     r"""Under k-of-n sampling: Wang, Balle, Kasiviswanathan 2019, Theorem 9, replace-one.
 
         ε'(λ) = log(1 + C(λ, 2)·γ²·min(4(e^ε(2) − 1), e^ε(2)·min(2, (e^ε(∞) − 1)²))
@@ -358,7 +358,7 @@ def without_replacement(
     return subsample_ternary_chi(orders=orders, log_chi=log_chi, sampling_rate=sampling_rate)
 
 
-def poisson(*, orders: ArrayLike, rdp: ArrayLike, sampling_rate: float) -> Vector:
+def poisson(*, orders: ArrayLike, rdp: ArrayLike, sampling_rate: float) -> Floats:
     r"""Under Poisson sampling: Zhu and Wang 2019, Theorem 5, for **add/remove** neighbours.
 
         ε'(λ) = log((1−γ)^(λ−1)·(1 + (λ−1)γ) + C(λ, 2)·γ²(1−γ)^(λ−2)·e^ε(2)
@@ -391,14 +391,14 @@ def poisson(*, orders: ArrayLike, rdp: ArrayLike, sampling_rate: float) -> Vecto
     return np.array(values) / (whole - 1) * (1 + _ROUNDING)
 
 
-def _curve(rdp: ArrayLike) -> Vector:
+def _curve(rdp: ArrayLike) -> Floats:
     curve = np.atleast_1d(np.asarray(rdp, dtype=np.float64))
     if curve.ndim != 1 or curve.size == 0 or not np.all(curve >= 0):
         raise ValueError("rdp must be a vector of divergences, none of them negative")
     return curve
 
 
-def _log_choose(order: float, sizes: Vector) -> Vector:
+def _log_choose(order: float, sizes: Floats) -> Floats:
     return np.asarray(gammaln(order + 1) - gammaln(sizes + 1) - gammaln(order - sizes + 1))
 
 
@@ -419,7 +419,7 @@ def _check(
     *,
     smallest: float = 1.0,
     split: float | None = None,
-) -> Vector:
+) -> Floats:
     """The orders as a vector, once all arguments are in range."""
     alpha = real_orders(orders)
     if alpha.size == 0 or np.any(alpha < smallest):
@@ -434,3 +434,18 @@ def _check(
 def _check_whole(orders: ArrayLike, local_epsilon: float, cohort: int) -> NDArray[np.int64]:
     _check(orders, local_epsilon, cohort)
     return whole_orders(orders, theorems="the theorems of sampled and shuffled reports")
+
+
+def whole_orders(orders: ArrayLike, *, theorems: str) -> NDArray[np.int64]:
+    """Rényi orders as a vector of whole numbers.
+
+    Args:
+        orders: from 2 on.
+        theorems: which ones ask for it, for the message.
+    """
+    values = np.atleast_1d(np.asarray(orders, dtype=np.float64))
+    if values.ndim != 1 or values.size == 0:
+        raise ValueError("orders must be a vector with at least one order")
+    if not (np.all(values >= 2) and np.all(np.isfinite(values)) and np.all(values == np.floor(values))):
+        raise ValueError(f"{theorems} hold at whole orders from 2 on")
+    return values.astype(np.int64)

@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from shuffle_plugins.accounting.composition.renyi import epsilon_from_rdp
-from shuffle_plugins.accounting.numerics.orders import Vector, real_orders
+from shuffle_plugins.accounting.losses import real_orders
+from shuffle_plugins.accounting.numerics.sums import Floats
 from shuffle_plugins.accounting.published.catalogue import amplify_by_sampling, strong_composition
 from shuffle_plugins.accounting.published.shuffles import clone_bound
 from shuffle_plugins.core import checks
@@ -52,7 +53,7 @@ def printed_rdp(
     population: int,
     global_noise: float,
     dissimilarity_noise: float,
-) -> Vector:
+) -> Floats:
     """Rényi divergences as Theorem 4.5.1 claims them. **Not a bound**: see :data:`REASONS`.
 
     Args:

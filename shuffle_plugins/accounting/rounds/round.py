@@ -522,7 +522,7 @@ class ShuffleRound(Round):
     ) -> PrivacyLossDistribution:
         if exchanged:
             return lower_losses(self, family, resolution).reversed()
-        return _losses(self.instances()[family], "lower", resolution)
+        return pair_losses(self.instances()[family], kind="lower", resolution=resolution)
 
     def _upper_pairs(self) -> tuple[PairMixture, ...]:
         return upper_pairs(
@@ -530,18 +530,14 @@ class ShuffleRound(Round):
         )
 
     def _pair_losses(self, kind: BoundKind, resolution: Resolution) -> PrivacyLossDistribution:
-        return reduce(tighter, (_losses(each, kind, resolution) for each in self._upper_pairs()))
+        found = [pair_losses(each, kind=kind, resolution=resolution) for each in self._upper_pairs()]
+        return reduce(tighter, found)
 
     @classmethod
     @override
     def fields_from_state(cls, saved: dict[str, Any]) -> dict[str, Any]:
         blanket = saved["blanket"]
         return saved | {"blanket": None if blanket is None else Blanket.from_state(blanket)}
-
-
-@lru_cache(maxsize=1024)  # mechanisms of one law, and both adversaries where all take part, have equal pairs
-def _losses(pair: PairMixture, kind: BoundKind, resolution: Resolution) -> PrivacyLossDistribution:
-    return pair_losses(pair, kind=kind, resolution=resolution)
 
 
 @lru_cache(maxsize=1024)  # a history asks for it again and again

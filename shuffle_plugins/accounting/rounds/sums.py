@@ -248,8 +248,8 @@ class WindowRound(SumRound):
     the j-th of them by c_j times its vector: one Gaussian mechanism of sensitivity ‖c‖₂·``sensitivity``, and
     b counts in each coordinate to be covered (``docs/proofs/sums.md``, "Windows"). One step of an accountant
     is a *participation*, not a round, and as costly before those who see the windows alone as before the
-    server, which knows who took part. Both ends of its ε are of all b windows; a series that ends with fewer
-    costs no more.
+    server, which knows who took part. Both ends of its ε are of all b windows, before one who knows that; a
+    series that ends with fewer costs no more.
 
     Attributes:
         coefficients: c_0, …, c_{b−1}, whole numbers.
@@ -272,7 +272,8 @@ class WindowRound(SumRound):
         """What a client's participations at these indexes of a series cost, each a step of an accountant.
 
         Of those less than b apart, which share windows, the coefficients add up: all of them are one longer
-        window, for a client whose every vector is the same.
+        window, for a client whose every vector is the same. With secret participation they are refused, as
+        several coins move what they share.
         """
         found: list[list[int]] = []
         begun = 0
@@ -280,6 +281,11 @@ class WindowRound(SumRound):
             if not found or index - begun >= len(found[-1]):
                 begun = index
                 found.append([])
+            elif self.participation is not None:
+                raise ValueError(
+                    f"no bound is known for a client that is asked in secret twice within {self.separation} "
+                    f"rounds, up to {index}: keep its participations apart"
+                )
             shared, place = found[-1], index - begun
             shared += [0] * (place + self.separation - len(shared))
             for j, each in enumerate(self.coefficients):

@@ -17,12 +17,14 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import (
+    Anonymous,
     ClientLimits,
     ClientsRefused,
     Cyclic,
     FixedSize,
     InProcessGrid,
     PrivateEvaluation,
+    Replies,
     SelfSampling,
     SharedSumStage,
     ShuffleMod,
@@ -43,6 +45,7 @@ from shuffle_plugins.accounting import Adversary, ShuffleAccountant
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ReportRefused
 from shuffle_plugins.ledger.client import InWindow, Refused, epsilon_of, read_reports, written
 from shuffle_plugins.protocols import VectorSum, WindowedSum
+from shuffle_plugins.shuffler import Refusal
 
 DELTA = 1e-6
 CLIENTS, COHORT = 12, 4
@@ -323,6 +326,26 @@ def test_a_window_that_was_not_opened_is_tried_again() -> None:
     strategy.start(grid, record(MODEL), num_rounds=4, evaluate_fn=mended)
     assert opened(strategy) == strategy.accountant.num_rounds == 3
     assert len(seen) == 4
+
+
+def test_a_window_that_was_lost_is_charged_to_those_who_were_invited() -> None:
+    """Somebody may have seen it: it ends the series, and the next round's clients are others."""
+
+    class Losing(SummingStage):
+        def collect(self, replies: Replies) -> Anonymous:
+            found = super().collect(replies)
+            if replies.instruction.server_round != 2:
+                return found
+            self.series = None
+            return replace(found, total=None, refusal=Refusal.NO_ANSWER)
+
+    strategy = strategy_of(shuffler=Losing())
+    seen = invited(strategy)
+    strategy.start(grid_of(), record(MODEL), num_rounds=3)
+    assert len(frozenset().union(*seen)) == 3 * COHORT
+    assert opened(strategy) == 1
+    assert strategy.accountant.num_rounds == 3
+    assert strategy.spending().worst_client_rounds == 1
 
 
 def test_metrics_of_an_evaluation_are_asked_of_everybody() -> None:
