@@ -33,7 +33,7 @@ from shuffle_plugins.accounting import (
 from shuffle_plugins.ledger import BudgetLedger
 from shuffle_plugins.mechanisms import PrivateSum, SumSpec
 from shuffle_plugins.mechanisms.spec import Spec
-from shuffle_plugins.protocols import DecoyVectorSum, LaplaceVectorSum, VectorSum
+from shuffle_plugins.protocols import DecoyVectorSum, LaplaceVectorSum, VectorSum, WindowedSum
 from shuffle_plugins.shuffler import Shuffler
 
 _log = logging.getLogger("flwr")
@@ -259,6 +259,8 @@ def _signed(metrics: tuple[Metric, ...]) -> bool:
 
 
 def _check_fits(mechanism: PrivateSum, metrics: tuple[Metric, ...]) -> None:
+    if isinstance(mechanism, WindowedSum):
+        raise ValueError("a query tells a sum of its own, which a WindowedSum hides: take a VectorSum")
     size, radius = size_of(metrics), radius_of(metrics, mechanism.norm)
     if mechanism.dim != size or mechanism.radius < radius:
         raise ValueError(

@@ -151,6 +151,12 @@ class SpendingRecord:
         """From here on participants have new names: each may be any of those that took part before."""
         self.accountant.rename()
         self._era = secrets.token_hex(8)
+        self._renamed_at = self.accountant.num_rounds
+
+    @property
+    def has_names(self) -> bool:
+        """Whether there were rounds under the present names, of this run or of one that shares its budget."""
+        return self.accountant.num_rounds > self._renamed_at
 
     def join(self, nodes: Iterable[int]) -> None:
         """These nodes joined the run; each may be one that was restarted."""
@@ -204,7 +210,7 @@ class SpendingRecord:
             raise RuntimeError("no round is under way")
         token, _ = self.under_way
         names = None if actual is None or participants is None else list(participants)
-        before = None if actual is None or names is None else self.accountant.assumed(actual, names)
+        before = None if actual is None or names is None else self.accountant.assumed(names)
         if self.ledger is not None:
             named: dict[str, Any] = {"participants": names, "era": self._era, "before": before}
             if actual is not None and released:
@@ -494,7 +500,7 @@ class Rounds:
     def _note_connected(self, candidates: Iterable[int]) -> None:
         """Count a node that has joined as the busiest one: it may be that one, restarted."""
         joined = frozenset(candidates) - self._seen
-        if joined and self._seen:
+        if joined and (self._seen or self._record.has_names):
             _log.info(
                 "%d nodes joined. They may be clients that took part before and were restarted: ε against "
                 "the server assumes that each may be the one that has taken part most often so far",

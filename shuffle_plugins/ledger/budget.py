@@ -218,7 +218,7 @@ class BudgetLedger(BudgetFile):
         actual: FederatedRound,
         participants: Iterable[str] | None,
         era: str = "",
-        before: Mapping[str, int] | None = None,
+        before: Mapping[RoundKind, Mapping[str, int]] | None = None,
     ) -> None:
         """Enter what an open round cost, before anything computed from its reports is released.
 
@@ -226,7 +226,7 @@ class BudgetLedger(BudgetFile):
             participants: names of the clients that answered; None for everybody.
             era: of the names within the run. A participant of one era may be any of another's, as nodes that
                 are restarted get new ids.
-            before: of those that joined within the era, in how many rounds of this kind each may have been
+            before: of those that joined within the era, in how many rounds of each kind each may have been
                 under another name (:meth:`FederatedAccountant.assumed`).
         """
         self._settle(token, RoundState.RECEIVED, actual, participants, era, before)
@@ -238,7 +238,7 @@ class BudgetLedger(BudgetFile):
         actual: FederatedRound | None,
         participants: Iterable[str] | None,
         era: str = "",
-        before: Mapping[str, int] | None = None,
+        before: Mapping[RoundKind, Mapping[str, int]] | None = None,
     ) -> None:
         """Enter that nothing of an open round is released; arguments as of :meth:`receive`.
 
@@ -269,7 +269,7 @@ class BudgetLedger(BudgetFile):
         actual: FederatedRound | None,
         participants: Iterable[str] | None,
         era: str,
-        before: Mapping[str, int] | None,
+        before: Mapping[RoundKind, Mapping[str, int]] | None,
     ) -> None:
         names = None if participants is None else distinct_participants(participants)
         if actual is not None and names is not None and len(names) < actual.reports:
@@ -290,11 +290,17 @@ class BudgetLedger(BudgetFile):
                 named_in = f"{run}{_ERA}{era}" if era else run
                 connection.executemany(
                     "INSERT INTO participation (model, run, kind, participant, rounds, before) "
-                    "VALUES (?, ?, ?, ?, 1, ?) ON CONFLICT DO UPDATE SET rounds = rounds + 1",
+                    "VALUES (?, ?, ?, ?, 0, ?) ON CONFLICT DO NOTHING",
                     [
-                        (self.model, named_in, kind, name, (before or {}).get(name, 0))
-                        for name in sorted(names)
+                        (self.model, named_in, _kind_id(connection, each), name, rounds)
+                        for each, assumed in (before or {}).items()
+                        for name, rounds in assumed.items()
                     ],
+                )
+                connection.executemany(
+                    "INSERT INTO participation (model, run, kind, participant, rounds, before) "
+                    "VALUES (?, ?, ?, ?, 1, 0) ON CONFLICT DO UPDATE SET rounds = rounds + 1",
+                    [(self.model, named_in, kind, name) for name in sorted(names)],
                 )
 
     def _expect(self, connection: Connection, token: bytes, state: RoundState) -> tuple[int, str, int]:

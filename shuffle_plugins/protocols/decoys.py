@@ -54,6 +54,11 @@ class DecoyCounts(SummingProtocol[DecoyRound]):
     def labels(self) -> int:
         """K, how many categories there are."""
 
+    @property
+    def _sent(self) -> int:
+        """How many kinds of messages there are, all with decoys; what comes after them is a blank."""
+        return self.labels
+
     @abstractmethod
     def _held(self, x: Any, randomness: Randomness) -> Tensor:
         """The category of each client, int64 (clients,); −1 for none."""
@@ -74,7 +79,7 @@ class DecoyCounts(SummingProtocol[DecoyRound]):
     @property
     def decoys_each(self) -> float:
         """How many decoys a client expects to send."""
-        return self.labels * self.decoys / self.honest_cohort
+        return self._sent * self.decoys / self.honest_cohort
 
     @cached_property
     def most_decoys(self) -> int:
@@ -89,8 +94,8 @@ class DecoyCounts(SummingProtocol[DecoyRound]):
 
     @property
     def message_layout(self) -> ReportLayout:
-        """The form of one message: a category, less than K, or K for a blank."""
-        return ReportLayout(self.name, self.labels, (FieldLayout(self.labels.bit_length()),))
+        """The form of one message: a category, less than K, and what comes after them."""
+        return ReportLayout(self.name, self.labels, (FieldLayout(self._sent.bit_length()),))
 
     @property
     @override
@@ -105,21 +110,21 @@ class DecoyCounts(SummingProtocol[DecoyRound]):
         number = law.draw(clients, randomness=randomness)
         while bool((over := number > most).any()):
             number[over] = law.draw(int(over.sum()), randomness=randomness)
-        labels = torch.full((clients, 1 + most), self.labels)
+        labels = torch.full((clients, 1 + most), self._sent)
         sent = torch.arange(1 + most) <= number[:, None]
-        labels[sent] = randomness.integers(self.labels, int(sent.sum()))
+        labels[sent] = randomness.integers(self._sent, int(sent.sum()))
         # The own category takes any place, lest whoever sees a report knows it by its place.
         words = randomness.words(clients) & ((1 << 62) - 1)
         labels[torch.arange(clients), words % (number + 1)] = torch.where(held < 0, self.labels, held)
         return labels
 
     def _counted(self, labels: Tensor) -> Tensor:
-        return torch.bincount(labels.flatten(), minlength=self.labels + 1)[:-1].cpu()
+        return torch.bincount(labels.flatten(), minlength=self.labels)[: self.labels].cpu()
 
     @property
     def worst_variance(self) -> float:
         """E‖estimate − counts‖², the same for all data."""
-        return self.decoys_each * self.cohort
+        return self.labels * self.decoys / self.honest_cohort * self.cohort
 
     @property
     def influence(self) -> float:
@@ -144,7 +149,8 @@ class DecoyCounts(SummingProtocol[DecoyRound]):
 class DecoyHistogram(HistogramProtocol[DecoyRound], DecoyCounts):
     """How many clients hold each category: every client sends its own, and a few decoys, each a message.
 
-    Data are int64 (clients,), −1 for a client that holds none and sends a blank; estimates are in clients.
+    Data are int64 (clients,), −1 for a client that holds none; estimates are in clients. None is sent as one
+    category more, with decoys, or the number of a client's messages would tell that it holds none.
 
     A report is all that one client sends, in random order, filled up with blanks to a fixed number of
     messages for mixers that want equally many of everybody; other shuffles need no blanks. See
@@ -162,16 +168,21 @@ class DecoyHistogram(HistogramProtocol[DecoyRound], DecoyCounts):
 
     @property
     @override
+    def _sent(self) -> int:
+        return self.categories + 1
+
+    @property
+    @override
     def layout(self) -> ReportLayout:
-        """Categories, and K for a blank."""
-        fields = (FieldLayout(self.labels.bit_length(), 1 + self.most_decoys),)
+        """Categories, K for none of them, and K + 1 for a blank."""
+        fields = (FieldLayout(self._sent.bit_length(), 1 + self.most_decoys),)
         return ReportLayout(self.name, self.categories, fields)
 
     @override
     def messages(self, reports: Reports, *, blanks: bool = False) -> list[Reports]:
         """Each client's messages, those of blanks only where all clients must send equally many."""
         labels = self._labels(reports)
-        layout, real = self.message_layout, labels < self.categories
+        layout, real = self.message_layout, labels < self._sent
         return [layout.reports(row if blanks else row[kept]) for row, kept in zip(labels, real, strict=True)]
 
     @override
@@ -186,7 +197,7 @@ class DecoyHistogram(HistogramProtocol[DecoyRound], DecoyCounts):
     def _labels(self, reports: Reports) -> Tensor:
         values = reports.fields[0].values
         layout = self.layout if values.dim() == 2 and self.most_decoys else self.message_layout
-        (labels,) = layout.read(reports, self.categories + 1)
+        (labels,) = layout.read(reports, self._sent + 1)
         return labels if values.dim() == 2 or layout is self.message_layout else labels[:, None]
 
     def collect(
@@ -194,7 +205,7 @@ class DecoyHistogram(HistogramProtocol[DecoyRound], DecoyCounts):
     ) -> Reports:
         """All clients' messages after a shuffler, for a host that simulates the clients."""
         labels = self._labels(self.randomize(x, randomness=randomness)).flatten()
-        sent = self.message_layout.reports(labels[labels < self.categories])
+        sent = self.message_layout.reports(labels[labels < self._sent])
         if len(x) != self.cohort:
             raise ValueError(f"the guarantee is that of {self.cohort} clients, got {len(x)}")
         return (shuffler or InMemoryShuffler()).shuffle_reports(sent)

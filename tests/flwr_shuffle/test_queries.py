@@ -40,7 +40,7 @@ from thinning import first_fast
 from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedRound, ShuffleAccountant
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger, LedgerError
 from shuffle_plugins.mechanisms import MechanismSpec, Norm
-from shuffle_plugins.protocols import DecoyVectorSum, LaplaceVectorSum, VectorSum
+from shuffle_plugins.protocols import DecoyVectorSum, LaplaceVectorSum, VectorSum, WindowedSum
 from shuffle_plugins.shuffler import InMemoryShuffler
 
 CLIENTS = 40
@@ -559,3 +559,19 @@ def test_what_record_of_reads_is_what_vector_of_wrote() -> None:
     assert told["kind"] == pytest.approx([14, 13, 13], abs=1e-4)
     assert told["height"] == pytest.approx(1.5, abs=1e-4)
     assert told["income"] == pytest.approx([251, 501, 901], abs=25)
+
+
+@pytest.mark.parametrize("coefficients", [(1,), (2, 1)])
+def test_a_query_is_no_window_of_sums(coefficients: tuple[int, ...]) -> None:
+    windowed = WindowedSum(dim=10, cohort=30, levels=8, coins=1000, coefficients=coefficients)
+    with pytest.raises(ValueError, match="take a VectorSum"):
+        QueryGrid(grid_of(), AGES, cohort=30, delta=1e-5, randomizer=windowed)
+
+
+def test_a_node_that_another_grid_of_one_budget_never_saw_may_be_a_busy_one_restarted() -> None:
+    accountant = FederatedAccountant()
+    first, second = (summed(grid_of(clients=60, limits=SUMS), ledger=accountant) for _ in range(2))
+    nodes = list(first.get_node_ids())
+    assert ask(first, nodes[:30])
+    assert ask(second, nodes[30:])
+    assert accountant.worst_client_rounds == 2

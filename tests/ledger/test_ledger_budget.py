@@ -92,6 +92,26 @@ def test_the_ledgers_accountant_is_the_one_that_was_there(path: Path) -> None:
     assert rdp.epsilon(DELTA, lower=False).upper > accountant.epsilon(DELTA, lower=False).upper
 
 
+def test_what_a_client_that_joined_may_have_been_in_is_kept_of_all_kinds(path: Path) -> None:
+    known = FederatedAccountant()
+    with BudgetLedger(path, model="m") as ledger:
+        for actual, names in ((drawn(90), people(99)), (drawn(90, local_epsilon=0.5), ["new", *people(98)])):
+            own = token()
+            ledger.begin(token=own, run="r", server_round=1, worst=actual)
+            ledger.receive(own, actual=actual, participants=names, before=known.assumed(names))
+            known.step(actual, participants=names)
+            known.join(["new"])
+        own = token()
+        ledger.begin(token=own, run="r", server_round=1, worst=drawn(90, local_epsilon=0.5))
+        last, names = drawn(90, local_epsilon=0.5), ["new", *people(98)]
+        ledger.receive(own, actual=last, participants=names, before=known.assumed(names))
+        known.step(last, participants=names)
+        found = ledger.accountant()
+        assert found.state_dict()["participation"] == known.state_dict()["participation"]
+        assert found.spending(DELTA) == known.spending(DELTA)
+        assert found.worst_client_rounds == 3
+
+
 def test_a_run_cannot_be_named_like_an_era_of_another(path: Path) -> None:
     with BudgetLedger(path, model="m") as ledger:
         with pytest.raises(ValueError, match="the name of a run may not hold '#'"):

@@ -197,9 +197,9 @@ class FederatedAccountant:
         """
         self._participation.join(distinct_participants(names))
 
-    def assumed(self, federated_round: FederatedRound, names: Iterable[str]) -> dict[str, int]:
-        """Of those that joined among these clients, in how many rounds of this kind each may have been."""
-        return self._participation.before(federated_round, names)
+    def assumed(self, names: Iterable[str]) -> dict[RoundKind, dict[str, int]]:
+        """Of those that joined among these clients, in how many rounds of each kind each may have been."""
+        return self._participation.before(names)
 
     def rename(self) -> None:
         """From here on participants go by new names, such as the node ids of another run.

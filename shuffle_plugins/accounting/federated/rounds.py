@@ -452,10 +452,13 @@ class ParticipationCounts:
             if most := kind.most[self._era]:
                 kind.before = {client: most for client in joined if client not in kind.named} | kind.before
 
-    def before(self, federated_round: FederatedRound, names: Iterable[str]) -> dict[str, int]:
-        """Of clients that joined, in how many rounds of this kind each is taken to have been before."""
-        known = self.of(federated_round).before
-        return {name: known[self._era, name] for name in names if (self._era, name) in known}
+    def before(self, names: Iterable[str]) -> dict[RoundKind, dict[str, int]]:
+        """Of clients that joined, in how many rounds of each kind each is taken to have been before."""
+        clients = [(self._era, name) for name in names]
+        return {
+            key: {client[1]: kind.before[client] for client in clients if client in kind.before}
+            for key, kind in self._kinds.items()
+        }
 
     def of(self, federated_round: FederatedRound) -> KindParticipation:
         """Who took part in rounds of this round's kind; a new kind begins without participants."""
@@ -478,9 +481,10 @@ class ParticipationCounts:
 
     def _totals(self, weight: Callable[[KindParticipation], float]) -> dict[tuple[int, str], float]:
         totals: dict[tuple[int, str], float] = {}
+        seen = {client for kind in self.kinds for client in kind.named}  # who only joined is another
         for kind in self.kinds:
             each = weight(kind)
-            for client in kind.named:
+            for client in (kind.named.keys() | kind.before.keys()) & seen:
                 totals[client] = totals.get(client, 0.0) + each * kind.of(client)
         return totals
 

@@ -657,6 +657,28 @@ def test_clients_that_join_may_be_any_that_left(data: st.DataObject) -> None:
     assert restored.worst_client_rounds == accountant.worst_client_rounds
 
 
+def test_clients_that_join_may_have_been_in_rounds_of_another_kind() -> None:
+    """A client that trained, and answers a query under another name, spent both; with nobody trusted, too."""
+    accountant = recorded(*((drawn(10), people(10)) for _ in range(5)))
+    query = registry.get("linf-block", local_epsilon=0.5, dim=10)
+    other = FederatedRound.drawn(query, candidates=10, invited=10, reports=10)
+    trained = accountant.spending(DELTA).local_epsilon
+    accountant.join(people(10, start=10))
+    assert accountant.spending(DELTA).local_epsilon == trained
+    accountant.step(other, participants=people(10, start=10))
+    assert accountant.spending(DELTA).local_epsilon == pytest.approx(trained + 0.5)
+    assert accountant.worst_client_rounds == 6
+
+
+def test_a_history_is_saved_where_clients_join_before_the_first_round_under_new_names() -> None:
+    accountant = recorded((drawn(10), people(10)))
+    accountant.rename()
+    accountant.join(people(10, start=10))
+    restored = FederatedAccountant()
+    restored.load_state_dict(json.loads(json.dumps(accountant.state_dict())))
+    assert restored.worst_client_rounds == 1
+
+
 def test_clients_that_join_are_no_evidence_for_a_lower_end() -> None:
     accountant = recorded((drawn(10), people(10)), (drawn(10), people(10)))
     accountant.join(people(10, start=10))

@@ -142,9 +142,22 @@ def test_places_in_a_report_do_not_tell_the_own_category():
     protocol = DecoyHistogram(categories=2, cohort=4, decoys=8.0)
     reports = protocol.randomize(torch.zeros(40_000, dtype=torch.int64), randomness=SeededRandomness(1))
     labels = reports.fields[0].values.long()
-    full = (labels < 2).sum(dim=1) == 4
+    full = (labels < 3).sum(dim=1) == 4
     share = (labels[full][:, :4] == 0).double().mean(dim=0)
-    assert float((share - (1 + 3 / 2) / 4).abs().max()) < 5 * math.sqrt(0.25 / int(full.sum()))
+    assert float((share - (1 + 3 / 3) / 4).abs().max()) < 5 * math.sqrt(0.25 / int(full.sum()))
+
+
+def test_the_number_of_messages_does_not_tell_who_holds_none():
+    """Nor do messages of no category, which have decoys as those of all others."""
+    protocol = DecoyHistogram(categories=2, cohort=100, decoys=10.0)
+    nobody, somebody = (
+        protocol.messages(protocol.randomize(torch.full((40_000,), held), randomness=SeededRandomness(4)))
+        for held in (-1, 0)
+    )
+    assert [len(sent) for sent in nobody] == [len(sent) for sent in somebody]
+    assert min(map(len, nobody)) == 1
+    decoys = int((Reports.concat(somebody).fields[0].values == 2).sum())
+    assert decoys == pytest.approx(40_000 * 10.0 / 100, rel=0.1)  # 6 standard deviations
 
 
 def test_fewer_clients_and_many_rounds_are_charged():
@@ -169,7 +182,7 @@ def test_what_liars_send_is_bounded_or_refused():
     messages = Reports.concat(protocol.messages(reports))
     assert torch.equal(protocol.total(messages), protocol.total(reports))
     wide = DecoyHistogram(categories=5, cohort=4, decoys=6.0)
-    values = torch.full((4, 1 + wide.most_decoys), 6)
+    values = torch.full((4, 1 + wide.most_decoys), 7)
     bad = Reports(mechanism=wide.name, dim=5, fields=(Field(values.byte(), 3),))
     with pytest.raises(ValueError, match="drop it"):
         wide.total(bad)
