@@ -65,7 +65,8 @@ class QueryGrid(ShuffleGrid):
         randomizer: in place of ``epsilon``: the name of a mechanism of one report, which is shuffled and
             needs ``local_epsilon``; or a :class:`~shuffle_plugins.mechanisms.PrivateSum`, for the length and
             radius of these metrics.
-        honest_fraction: share of the clients that follow the protocol and do not help the adversary.
+        honest_fraction: share of the clients that follow the protocol and do not help the adversary; of a
+            :class:`~shuffle_plugins.mechanisms.PrivateSum` always its own.
         shuffler, ledger: as of :class:`ShuffleStrategy`. With its ledger, or accountant, training
             and queries have one budget.
         record: name of the record of answers.
@@ -99,6 +100,8 @@ class QueryGrid(ShuffleGrid):
         self._metrics = metrics_of(metrics)
         if (epsilon is None) == (randomizer is None):
             raise ValueError("give one of epsilon, for a sum, and randomizer")
+        if epsilon is None and num_queries != 1:
+            raise ValueError("num_queries goes with epsilon, which so many queries may cost together")
         if isinstance(randomizer, str):
             unit = mechanism_of(randomizer, local_epsilon=local_epsilon, clipping_norm=1.0)
             norm = unit.build(dim=size_of(self._metrics)).norm
@@ -109,6 +112,12 @@ class QueryGrid(ShuffleGrid):
         elif randomizer is not None:
             spec = mechanism_of(randomizer, local_epsilon=None, clipping_norm=None)
             _check_fits(randomizer, self._metrics)
+            own = getattr(randomizer, "honest_fraction", 1.0)
+            if honest_fraction not in (1.0, own):
+                raise ValueError(
+                    f"the noise of this sum is made for an honest_fraction of {own:g}: build the sum with "
+                    f"honest_fraction={honest_fraction:g}"
+                )
         else:
             assert epsilon is not None
             spec = _best_sum(

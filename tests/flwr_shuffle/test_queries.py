@@ -454,6 +454,7 @@ def test_other_messages_pass_and_queries_are_not_pulled_one_by_one() -> None:
     [
         ({"epsilon": None}, "give one of epsilon"),
         ({"local_epsilon": 1.0}, "goes with the name"),
+        ({"epsilon": None, "randomizer": "privunit", "local_epsilon": 1.0, "num_queries": 4}, "num_queries"),
         ({"epsilon": None, "randomizer": "k-rr", "local_epsilon": 1.0}, "take vectors"),
         ({"epsilon": None, "randomizer": "privunit"}, "local_epsilon"),
         ({"randomizer": "privunit", "local_epsilon": 1.0}, "give one of epsilon"),
@@ -476,6 +477,11 @@ def test_a_sum_of_ones_own_must_fit_the_metrics() -> None:
     mechanism = LaplaceVectorSum.with_noise(dim=10, cohort=30, noise_multiplier=3.0)
     grid = summed(grid_of(limits=SUMS), randomizer=mechanism, epsilon=None)
     assert len(ask(grid)) == 1
+    with pytest.raises(ValueError, match=r"build the sum with honest_fraction=0\.5"):
+        summed(grid_of(), randomizer=mechanism, epsilon=None, honest_fraction=0.5)
+    half = LaplaceVectorSum.with_noise(dim=10, cohort=30, noise_multiplier=3.0, honest_fraction=0.5)
+    for share in (1.0, 0.5):
+        summed(grid_of(), randomizer=half, epsilon=None, honest_fraction=share)
     with pytest.raises(ValueError, match="build the sum with dim=11"):
         summed(grid_of(), AGES | {"height": (0, 3)}, randomizer=mechanism, epsilon=None)
     counts_alone = DecoyVectorSum.with_noise(dim=1, cohort=30, noise_multiplier=3.0, signed=False)
