@@ -48,9 +48,10 @@ class QueryGrid(ShuffleGrid):
     each client's app returns as a :class:`~flwr.app.MetricRecord` is brought into public ranges, and goes
     through the stage, limits and ledgers of a round of training. One reply comes back in place of all, with
     a record of the same form: of counts how many clients hold each, of a mean the mean. ``"standard_errors"``
-    has the noise's deviation in each (of quantiles in the share of clients below), and ``"privacy"`` has
-    ``reports``, ``epsilon-observer`` and ``epsilon-server`` as in training. With fewer answers than
-    ``cohort`` there is no reply. Other messages pass as they are. docs/guides/queries.md is the manual.
+    has the noise's deviation in each (of quantiles in the share of clients below; by decoys it is for one
+    number of each client, and lists add to it), and ``"privacy"`` has ``reports``, ``epsilon-observer`` and
+    ``epsilon-server`` as in training. With fewer answers than ``cohort`` there is no reply. Other messages
+    pass as they are. docs/guides/queries.md is the manual.
 
     Every ε is certified, for replace-one neighbours: all that one client holds is exchanged. Whom a script
     writes to is not drawn here, so sampling earns nothing.
@@ -209,10 +210,12 @@ class QueryGrid(ShuffleGrid):
         asked, total = received
         self._record.complete(asked.instruction.token, checkpoint=None)
         reports, mechanism = total.reports, asked.invitation.mechanism
-        variance = mechanism.worst_variance * (reports if mechanism.cohort is None else 1)
+        # of one report, or of a sum of as many clients as its cohort, each of which adds as much noise
+        variance = mechanism.worst_variance * reports / (mechanism.cohort or 1)
         if isinstance(mechanism, DecoyVectorSum) and not mechanism.signed:
-            # who returns one number draws a metric, and no bin
-            variance -= mechanism.cohort * mechanism.radius
+            # The part of worst_variance that a client lacks which returns one number for each name: then only
+            # the metric that its report is on is random. Of lists the bin is, too.
+            variance -= reports * mechanism.radius
         _log.info("query: %d reports; %s", reports, self._record)
         privacy = MetricRecord({"reports": reports})
         privacy["epsilon-observer"] = self._record.spent(Adversary.MODEL_OBSERVER)

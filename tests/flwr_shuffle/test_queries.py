@@ -193,6 +193,24 @@ def test_the_standard_error_of_decoys_is_theirs_and_of_the_draw_among_metrics(as
     assert error == pytest.approx(reply.content["standard_errors"]["age"], rel=0.1)
 
 
+@pytest.mark.parametrize("shuffler", [None, InMemoryShuffler()])
+def test_standard_errors_are_those_of_the_clients_that_answered(shuffler: Any) -> None:
+    """Each adds its noise, those beyond the cohort as well."""
+    grid = summed(grid_of(limits=SUMS), cohort=10, shuffler=shuffler)
+    told = [ask(grid, grid.get_node_ids()[:clients])[0].content for clients in (10, CLIENTS)]
+    few, many = (float(each["standard_errors"]["age"]) for each in told)
+    assert many == pytest.approx(few * math.sqrt(CLIENTS / 10))
+
+
+def test_the_standard_error_of_decoys_of_lists_is_as_the_guide_says() -> None:
+    mechanism = DecoyVectorSum.with_noise(dim=10, cohort=CLIENTS, noise_multiplier=3.0, signed=False)
+    stated = math.sqrt((mechanism.worst_variance - CLIENTS) / 10)
+    vectors = torch.full((CLIENTS, 10), 0.1)  # a number in each bin
+    sums = torch.stack([mechanism.randomize_sum(vectors) for _ in range(1000)])
+    error = float((sums - vectors.sum(dim=0)).square().mean().sqrt())
+    assert stated * 1.15 < error < 1.05 * math.sqrt(stated**2 + CLIENTS / 10)
+
+
 @pytest.mark.parametrize(
     ("asked", "kind"), [(AGES, LaplaceVectorSum), (dict.fromkeys("abcdefg", (0, 1)), VectorSum)]
 )
