@@ -314,12 +314,12 @@ class Rounds:
 
     def choose(self, grid: ShuffleGrid, nodes: Sequence[int]) -> bool:
         """Take those clients whom the user's own code writes to, if they are enough; as none was drawn,
-        sampling hides none.
+        sampling hides none. ValueError if one is there twice, or is no client.
         """
         self._sent = None
         self._record.settle()
         grid.open()
-        self._note_connected(grid.get_node_ids())
+        self._note_connected(grid.clients_of(nodes).union(grid.get_node_ids()))
         self._waiting, self._window = self._waits["query"], None
         able = self._waiting.begin(nodes, window=None, apart=1)
         return self._enough(able, of=len(nodes), grid=grid, step="query")

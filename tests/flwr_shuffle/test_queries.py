@@ -467,6 +467,29 @@ def test_other_messages_pass_and_queries_are_not_pulled_one_by_one() -> None:
     assert grid.spending().num_rounds == 0
 
 
+def test_a_node_that_is_no_client_or_there_twice_is_refused_before_anything_is_recorded(
+    tmp_path: Path,
+) -> None:
+    run = SharedRun(folder=tmp_path)
+    grid = QueryGrid(run.grid, AGES, cohort=4, delta=1e-3, epsilon=8.0, shuffler=run.stage)
+    nodes = list(grid.get_node_ids())
+    with pytest.raises(ValueError, match="asked twice"):
+        ask(grid, [*nodes, nodes[0]])
+    with pytest.raises(ValueError, match="are no clients"):
+        ask(grid, [*nodes, run.nodes[0]])
+    assert grid.spending().num_rounds == 0
+
+
+def test_a_node_that_is_written_to_but_no_longer_listed_counts_as_joined() -> None:
+    """It may be one of the others, restarted."""
+    clients = grid_of(clients=60, limits=SUMS)
+    grid, nodes = summed(clients), list(clients.get_node_ids())
+    clients.get_node_ids = lambda: nodes[:30]  # type: ignore[method-assign]
+    assert ask(grid, nodes[:30])
+    assert ask(grid, nodes[30:])
+    assert grid.accountant.worst_client_rounds == 2
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [
