@@ -272,7 +272,8 @@ class Rounds:
         self._waits: defaultdict[str, Waits] = defaultdict(Waits)  # by the Flower method that invites
         self._awaited = settings.population
         self._errors: Counter[str] = Counter()
-        self._invited = self._answered = 0
+        self._invited: Counter[str] = Counter()  # by step, as are those that answered
+        self._answered: Counter[str] = Counter()
         self._statistics: list[str] = []
         self._logged: tuple[int, int] | None = None
 
@@ -463,8 +464,8 @@ class Rounds:
         sent_by = anonymous.count // sent.instruction.reports_per_client
         invalid = 0 if total is None else sent_by - clients
         answered = anonymous.answered - invalid
-        self._invited += sent.invitation.invited
-        self._answered += answered  # not participants: a client that sends nonsense hides nobody
+        self._invited[sent.step] += sent.invitation.invited
+        self._answered[sent.step] += answered  # not participants: a client that sends nonsense hides nobody
         if total is not None and (dropped := anonymous.unreadable + invalid):
             _log.warning("%s: %d replies dropped: no reports of this round", sent.step, dropped)
         if total is None or clients == 0:
@@ -472,7 +473,7 @@ class Rounds:
             return None
         needed = self._settings.fewest_reports
         actual = self._settings.sampling.accounted(
-            replace(sent.invitation, candidates=self._candidates(sent.invitation, clients)),
+            replace(sent.invitation, candidates=self._candidates(sent, clients)),
             answered=answered,
             # a sum is charged for as many as its noise was made for
             reports=clients if mechanism.cohort is None else needed,
@@ -556,11 +557,12 @@ class Rounds:
         observed = settings.max_epsilon is None or settings.adversary is Adversary.MODEL_OBSERVER
         return invitation.fewest if observed else settings.sampling.fewest_answers(invitation)
 
-    def _candidates(self, invitation: Invitation, reports: int) -> int:
+    def _candidates(self, sent: SentRound, reports: int) -> int:
         """How many candidates the round is charged with: as a client that never answers hides nobody, at most
-        ``candidates`` × the share of all this run's invitations that were answered.
+        ``candidates`` × the share of this run's invitations to such a step that were answered.
         """
-        willing = invitation.candidates * self._answered // self._invited
+        invitation, step = sent.invitation, sent.step
+        willing = invitation.candidates * self._answered[step] // self._invited[step]
         return min(invitation.candidates, max(invitation.invited, willing * invitation.invited // reports))
 
     def _refuse(self, anonymous: Anonymous, sent: SentRound, errors: Counter[str]) -> None:
