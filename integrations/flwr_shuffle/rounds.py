@@ -475,8 +475,8 @@ class Rounds:
         actual = self._settings.sampling.accounted(
             replace(sent.invitation, candidates=self._candidates(sent, clients)),
             answered=answered,
-            # a sum is charged for as many as its noise was made for
-            reports=clients if mechanism.cohort is None else needed,
+            # a sum is charged for no more than those that its noise was made for
+            reports=clients if mechanism.cohort is None else min(clients, needed),
         )
         if clients < needed:
             self._record.end(actual, participants=anonymous.participants, released=False)
