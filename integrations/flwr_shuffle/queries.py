@@ -68,8 +68,9 @@ class QueryGrid(ShuffleGrid):
             radius of these metrics.
         honest_fraction: share of the clients that follow the protocol and do not help the adversary; of a
             :class:`~shuffle_plugins.mechanisms.PrivateSum` always its own.
-        shuffler, ledger: as of :class:`ShuffleStrategy`. With its ledger, or accountant, training
-            and queries have one budget.
+        shuffler, ledger: as of :class:`ShuffleStrategy`. With its ledger, or accountant, training and queries
+            have one budget: before each round, and each query, what the other spent is read from the ledger.
+            What :attr:`accountant` and :meth:`spending` tell is as of the last one.
         record: name of the record of answers.
 
     Example:
@@ -188,9 +189,6 @@ class QueryGrid(ShuffleGrid):
         sent = list(messages)
         if not any(map(_is_query, sent)):
             return super().send_and_receive(sent, timeout=timeout)
-        ledger = self._record.ledger
-        if ledger is not None and ledger.accountant().num_rounds != self.accountant.num_rounds:
-            self._record.reload()  # another run or training had rounds in between
         if not self._rounds.choose(self, [message.metadata.dst_node_id for message in sent]):
             return []
         contents = [message.content for message in sent]

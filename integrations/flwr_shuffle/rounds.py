@@ -129,8 +129,15 @@ class SpendingRecord:
         """Take over what the ledger knows by now; a run begins, whose participants have new names."""
         self.settle()
         if self.ledger is not None:
+            self._entered = self.ledger.last_entered()
             self.accountant.load_state_dict(self.ledger.accountant().state_dict())
         self.rename()
+
+    def catch_up(self) -> None:
+        """Take over rounds of others that share the ledger, such as queries during a training."""
+        self.settle()
+        if self.ledger is not None and self.ledger.last_entered() != self._entered:
+            self.reload()
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on with the rounds of a saved state of the accountant."""
@@ -197,7 +204,7 @@ class SpendingRecord:
         """Record a round at its highest possible cost, before anything is sent."""
         self.settle()
         if self.ledger is not None:
-            self.ledger.begin(token=token, run=run, server_round=server_round, worst=worst)
+            self._entered = self.ledger.begin(token=token, run=run, server_round=server_round, worst=worst)
         self.under_way = (token, worst)
 
     def end(
@@ -286,7 +293,7 @@ class Rounds:
                 "grid yourself"
             )
         self._sent = None
-        self._record.settle()
+        self._record.catch_up()
         grid.open()
         enough = settings.fewest_reports if self._seen else settings.population
         candidates = connected(grid, needed=self._awaited, enough=enough, waiting=settings.waiting)
@@ -318,7 +325,7 @@ class Rounds:
         sampling hides none. ValueError if one is there twice, or is no client.
         """
         self._sent = None
-        self._record.settle()
+        self._record.catch_up()
         grid.open()
         self._note_connected(grid.clients_of(nodes).union(grid.get_node_ids()))
         self._waiting, self._window = self._waits["query"], None

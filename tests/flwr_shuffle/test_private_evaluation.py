@@ -138,9 +138,7 @@ def test_clients_that_answer_evaluations_alone_hide_nobody_in_training(
     strategy = strategy_of(1.0, sampling=FixedSize(4), minimum_reports=3)
     strategy.start(InProcessGrid(app_of(mod=unwilling), num_nodes=CLIENTS), record(MODEL), num_rounds=40)
     rounds = [each.federated_round for each in strategy.accountant.history]
-    trained, evaluated = (
-        [each for each in rounds if each.local_epsilon == level] for level in (400.0, 1.0)
-    )
+    trained, evaluated = ([each for each in rounds if each.local_epsilon == level] for level in (400.0, 1.0))
     assert len(evaluated) == 40
     assert {each.observer.population for each in evaluated} == {CLIENTS}
     assert trained[-1].observer.population <= 11

@@ -324,6 +324,43 @@ def test_training_and_queries_have_one_budget(tmp_path: Path) -> None:
             shuffled(ledger=ledger, population=CLIENTS).start(clients, record(other), num_rounds=3)
 
 
+@pytest.mark.parametrize("opened", ["once", "twice"])
+def test_queries_during_a_training_count_in_its_budget_and_in_what_it_tells(
+    tmp_path: Path, opened: str
+) -> None:
+    """Whether both have one ledger object, or each its own of one file."""
+    clients = grid_of(limits=ClientLimits(max_local_epsilon=500.0, max_rounds=99))
+    with BudgetLedger(tmp_path / "budget.db") as ledger:
+        options: dict[str, Any] = {
+            "ledger": ledger if opened == "once" else tmp_path / "budget.db",
+            "population": CLIENTS,
+            "sampling": FixedSize(CLIENTS),
+            "randomizer": "privunit",
+            "local_epsilon": 2.0,
+        }
+        strategy = shuffled(**options)
+        grid = loud(clients, AGES, ledger=ledger, local_epsilon=1.0)
+        counted: list[tuple[int, int]] = []
+
+        def between(server_round: int, arrays: Any) -> MetricRecord:
+            if server_round:
+                ask(grid)
+                counted.append((strategy.accountant.num_rounds, grid.accountant.num_rounds))
+            return MetricRecord()
+
+        told = strategy.start(clients, record(MODEL), num_rounds=3, evaluate_fn=between)
+        assert counted == [(1, 2), (3, 4), (5, 6)]
+        expected = FederatedAccountant()
+        names = [str(client) for client in range(CLIENTS)]
+        for each in ledger.accountant().history[:5]:
+            expected.step(each.federated_round, participants=names)
+        spent = expected.epsilon(1e-6, adversary=Adversary.SERVER, lower=False).upper
+        assert told.train_metrics_clientapp[3]["epsilon-server"] == pytest.approx(spent, rel=1e-6)
+        tight = shuffled(**(options | {"max_epsilon": spent * 0.99}))
+        with pytest.raises(BudgetExhausted):
+            tight.start(clients, record(MODEL), num_rounds=4)
+
+
 def test_too_few_answers_tell_nothing(caplog: pytest.LogCaptureFixture) -> None:
     clients = SpiedGrid(
         app_of(
@@ -463,7 +500,7 @@ def test_other_messages_pass_and_queries_are_not_pulled_one_by_one() -> None:
     with pytest.raises(ValueError, match="use send_and_receive"):
         grid.push_messages(question)
     with pytest.raises(ValueError, match="must be of type query"):
-        grid.send_and_receive([*question, Message(RecordDict(), grid.get_node_ids()[0], "evaluate")])
+        grid.send_and_receive([*question[1:], Message(RecordDict(), grid.get_node_ids()[0], "evaluate")])
     assert grid.spending().num_rounds == 0
 
 
