@@ -181,8 +181,8 @@ class BudgetLedger(BudgetFile):
             )
 
     def begin(self, *, token: bytes, run: str, server_round: int, worst: FederatedRound) -> int:
-        """Enter a round before anything is sent, and tell its number in the file; LedgerError if another object
-        has entered one since this one was opened, or its :meth:`accountant` read.
+        """Enter a round before anything is sent, and tell its number in the file; LedgerError if another
+        object has entered one since this one was opened, or its :meth:`accountant` read.
 
         Args:
             token: bytes that name the round; never used before.

@@ -58,8 +58,8 @@ class Participants(NamedTuple):
         sampling: Sampling | None = None,
         came: bool = False,
     ) -> Self:
-        """Those of a cohort, by default everybody; ``came`` if these are clients whose reports really came: one
-        may have come alone, and is honest, as it is the client whose ε it is.
+        """Those of a cohort, by default everybody; ``came`` if these are clients whose reports really came:
+        one may have come alone, and is honest, as it is the client whose ε it is.
         """
         reports = checks.whole("cohort", cohort, at_least=1 if came else 2, at_most=MAX_POPULATION)
         if came:
