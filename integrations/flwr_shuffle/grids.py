@@ -730,6 +730,17 @@ class ShuffleGrid(WrappedGrid):
             )
         return super().push_messages(pushed)
 
+    def clients_of(self, nodes: Sequence[int]) -> set[int]:
+        """The nodes of a round; ValueError if one is there twice, or is no client."""
+        invited = set(nodes)
+        if len(invited) != len(nodes):
+            raise ValueError("a node is asked twice in one round; each client may report once")
+        if invited & self.stage.excluded_nodes:
+            raise ValueError(
+                "the mix node, and other nodes that the stage excludes, are no clients: leave them out"
+            )
+        return invited
+
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
@@ -738,13 +749,7 @@ class ShuffleGrid(WrappedGrid):
         if not any(_is_shuffled(message) for message in sent):
             return super().send_and_receive(sent, timeout=timeout)
         instruction, dim = _common(sent)
-        invited = {message.metadata.dst_node_id for message in sent}
-        if len(invited) != len(sent):
-            raise ValueError("a node is asked twice in one round; each client may report once")
-        if invited & self.stage.excluded_nodes:
-            raise ValueError(
-                "the mix node, and other nodes that the stage excludes, are no clients: leave them out"
-            )
+        invited = self.clients_of([message.metadata.dst_node_id for message in sent])
 
         def taken(reply: Message) -> Message:
             if reply.has_error() or reply.metadata.src_node_id not in invited:

@@ -48,9 +48,10 @@ class QueryGrid(ShuffleGrid):
     each client's app returns as a :class:`~flwr.app.MetricRecord` is brought into public ranges, and goes
     through the stage, limits and ledgers of a round of training. One reply comes back in place of all, with
     a record of the same form: of counts how many clients hold each, of a mean the mean. ``"standard_errors"``
-    has the noise's deviation in each (of quantiles in the share of clients below), and ``"privacy"`` has
-    ``reports``, ``epsilon-observer`` and ``epsilon-server`` as in training. With fewer answers than
-    ``cohort`` there is no reply. Other messages pass as they are. docs/guides/queries.md is the manual.
+    has the noise's deviation in each (of quantiles in the share of clients below; by decoys it is for one
+    number of each client, and lists add to it), and ``"privacy"`` has ``reports``, ``epsilon-observer`` and
+    ``epsilon-server`` as in training. With fewer answers than ``cohort`` there is no reply. Other messages
+    pass as they are. docs/guides/queries.md is the manual.
 
     Every ε is certified, for replace-one neighbours: all that one client holds is exchanged. Whom a script
     writes to is not drawn here, so sampling earns nothing.
@@ -65,9 +66,11 @@ class QueryGrid(ShuffleGrid):
         randomizer: in place of ``epsilon``: the name of a mechanism of one report, which is shuffled and
             needs ``local_epsilon``; or a :class:`~shuffle_plugins.mechanisms.PrivateSum`, for the length and
             radius of these metrics.
-        honest_fraction: share of the clients that follow the protocol and do not help the adversary.
-        shuffler, ledger: as of :class:`ShuffleStrategy`. With its ledger, or accountant, training
-            and queries have one budget.
+        honest_fraction: share of the clients that follow the protocol and do not help the adversary; of a
+            :class:`~shuffle_plugins.mechanisms.PrivateSum` always its own.
+        shuffler, ledger: as of :class:`ShuffleStrategy`. With its ledger, or accountant, training and queries
+            have one budget: before each round, and each query, what the other spent is read from the ledger.
+            What :attr:`accountant` and :meth:`spending` tell is as of the last one.
         record: name of the record of answers.
 
     Example:
@@ -99,6 +102,8 @@ class QueryGrid(ShuffleGrid):
         self._metrics = metrics_of(metrics)
         if (epsilon is None) == (randomizer is None):
             raise ValueError("give one of epsilon, for a sum, and randomizer")
+        if epsilon is None and num_queries != 1:
+            raise ValueError("num_queries goes with epsilon, which so many queries may cost together")
         if isinstance(randomizer, str):
             unit = mechanism_of(randomizer, local_epsilon=local_epsilon, clipping_norm=1.0)
             norm = unit.build(dim=size_of(self._metrics)).norm
@@ -109,6 +114,12 @@ class QueryGrid(ShuffleGrid):
         elif randomizer is not None:
             spec = mechanism_of(randomizer, local_epsilon=None, clipping_norm=None)
             _check_fits(randomizer, self._metrics)
+            own = getattr(randomizer, "honest_fraction", 1.0)
+            if honest_fraction not in (1.0, own):
+                raise ValueError(
+                    f"the noise of this sum is made for an honest_fraction of {own:g}: build the sum with "
+                    f"honest_fraction={honest_fraction:g}"
+                )
         else:
             assert epsilon is not None
             spec = _best_sum(
@@ -178,9 +189,6 @@ class QueryGrid(ShuffleGrid):
         sent = list(messages)
         if not any(map(_is_query, sent)):
             return super().send_and_receive(sent, timeout=timeout)
-        ledger = self._record.ledger
-        if ledger is not None and ledger.accountant().num_rounds != self.accountant.num_rounds:
-            self._record.reload()  # another run or training had rounds in between
         if not self._rounds.choose(self, [message.metadata.dst_node_id for message in sent]):
             return []
         contents = [message.content for message in sent]
@@ -200,10 +208,12 @@ class QueryGrid(ShuffleGrid):
         asked, total = received
         self._record.complete(asked.instruction.token, checkpoint=None)
         reports, mechanism = total.reports, asked.invitation.mechanism
-        variance = mechanism.worst_variance * (reports if mechanism.cohort is None else 1)
+        # of one report, or of a sum of as many clients as its cohort, each of which adds as much noise
+        variance = mechanism.worst_variance * reports / (mechanism.cohort or 1)
         if isinstance(mechanism, DecoyVectorSum) and not mechanism.signed:
-            # who returns one number draws a metric, and no bin
-            variance -= mechanism.cohort * mechanism.radius
+            # The part of worst_variance that a client lacks which returns one number for each name: then only
+            # the metric that its report is on is random. Of lists the bin is, too.
+            variance -= reports * mechanism.radius
         _log.info("query: %d reports; %s", reports, self._record)
         privacy = MetricRecord({"reports": reports})
         privacy["epsilon-observer"] = self._record.spent(Adversary.MODEL_OBSERVER)

@@ -129,8 +129,15 @@ class SpendingRecord:
         """Take over what the ledger knows by now; a run begins, whose participants have new names."""
         self.settle()
         if self.ledger is not None:
+            self._entered = self.ledger.last_entered()
             self.accountant.load_state_dict(self.ledger.accountant().state_dict())
         self.rename()
+
+    def catch_up(self) -> None:
+        """Take over rounds of others that share the ledger, such as queries during a training."""
+        self.settle()
+        if self.ledger is not None and self.ledger.last_entered() != self._entered:
+            self.reload()
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on with the rounds of a saved state of the accountant."""
@@ -197,7 +204,7 @@ class SpendingRecord:
         """Record a round at its highest possible cost, before anything is sent."""
         self.settle()
         if self.ledger is not None:
-            self.ledger.begin(token=token, run=run, server_round=server_round, worst=worst)
+            self._entered = self.ledger.begin(token=token, run=run, server_round=server_round, worst=worst)
         self.under_way = (token, worst)
 
     def end(
@@ -272,7 +279,8 @@ class Rounds:
         self._waits: defaultdict[str, Waits] = defaultdict(Waits)  # by the Flower method that invites
         self._awaited = settings.population
         self._errors: Counter[str] = Counter()
-        self._invited = self._answered = 0
+        self._invited: Counter[str] = Counter()  # by step, as are those that answered
+        self._answered: Counter[str] = Counter()
         self._statistics: list[str] = []
         self._logged: tuple[int, int] | None = None
 
@@ -285,7 +293,7 @@ class Rounds:
                 "grid yourself"
             )
         self._sent = None
-        self._record.settle()
+        self._record.catch_up()
         grid.open()
         enough = settings.fewest_reports if self._seen else settings.population
         candidates = connected(grid, needed=self._awaited, enough=enough, waiting=settings.waiting)
@@ -314,12 +322,12 @@ class Rounds:
 
     def choose(self, grid: ShuffleGrid, nodes: Sequence[int]) -> bool:
         """Take those clients whom the user's own code writes to, if they are enough; as none was drawn,
-        sampling hides none.
+        sampling hides none. ValueError if one is there twice, or is no client.
         """
         self._sent = None
-        self._record.settle()
+        self._record.catch_up()
         grid.open()
-        self._note_connected(grid.get_node_ids())
+        self._note_connected(grid.clients_of(nodes).union(grid.get_node_ids()))
         self._waiting, self._window = self._waits["query"], None
         able = self._waiting.begin(nodes, window=None, apart=1)
         return self._enough(able, of=len(nodes), grid=grid, step="query")
@@ -463,8 +471,8 @@ class Rounds:
         sent_by = anonymous.count // sent.instruction.reports_per_client
         invalid = 0 if total is None else sent_by - clients
         answered = anonymous.answered - invalid
-        self._invited += sent.invitation.invited
-        self._answered += answered  # not participants: a client that sends nonsense hides nobody
+        self._invited[sent.step] += sent.invitation.invited
+        self._answered[sent.step] += answered  # not participants: a client that sends nonsense hides nobody
         if total is not None and (dropped := anonymous.unreadable + invalid):
             _log.warning("%s: %d replies dropped: no reports of this round", sent.step, dropped)
         if total is None or clients == 0:
@@ -472,10 +480,10 @@ class Rounds:
             return None
         needed = self._settings.fewest_reports
         actual = self._settings.sampling.accounted(
-            replace(sent.invitation, candidates=self._candidates(sent.invitation, clients)),
+            replace(sent.invitation, candidates=self._candidates(sent, clients)),
             answered=answered,
-            # a sum is charged for as many as its noise was made for
-            reports=clients if mechanism.cohort is None else needed,
+            # a sum is charged for no more than those that its noise was made for
+            reports=clients if mechanism.cohort is None else min(clients, needed),
         )
         if clients < needed:
             self._record.end(actual, participants=anonymous.participants, released=False)
@@ -556,11 +564,12 @@ class Rounds:
         observed = settings.max_epsilon is None or settings.adversary is Adversary.MODEL_OBSERVER
         return invitation.fewest if observed else settings.sampling.fewest_answers(invitation)
 
-    def _candidates(self, invitation: Invitation, reports: int) -> int:
+    def _candidates(self, sent: SentRound, reports: int) -> int:
         """How many candidates the round is charged with: as a client that never answers hides nobody, at most
-        ``candidates`` × the share of all this run's invitations that were answered.
+        ``candidates`` × the share of this run's invitations to such a step that were answered.
         """
-        willing = invitation.candidates * self._answered // self._invited
+        invitation, step = sent.invitation, sent.step
+        willing = invitation.candidates * self._answered[step] // self._invited[step]
         return min(invitation.candidates, max(invitation.invited, willing * invitation.invited // reports))
 
     def _refuse(self, anonymous: Anonymous, sent: SentRound, errors: Counter[str]) -> None:

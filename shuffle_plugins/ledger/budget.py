@@ -148,6 +148,7 @@ class BudgetLedger(BudgetFile):
         super().__init__(path)
         with self.reading() as connection:
             self._last = _last_round(connection, model)
+            self._saved = _last_saved(connection, model)
 
     def claim(self, *, app: str, layout: str | None) -> None:
         """Bind the model's budget, at the first run, to the app that trains it and to the model's arrays.
@@ -179,8 +180,9 @@ class BudgetLedger(BudgetFile):
                 "other names, shapes or types. Give this model a name of its own (model=…), or another ledger"
             )
 
-    def begin(self, *, token: bytes, run: str, server_round: int, worst: FederatedRound) -> None:
-        """Enter a round before anything is sent.
+    def begin(self, *, token: bytes, run: str, server_round: int, worst: FederatedRound) -> int:
+        """Enter a round before anything is sent, and tell its number in the file; LedgerError if another
+        object has entered one since this one was opened, or its :meth:`accountant` read.
 
         Args:
             token: bytes that name the round; never used before.
@@ -209,7 +211,9 @@ class BudgetLedger(BudgetFile):
                 (token, self.model, run, server_round, RoundState.OPEN, _written(worst)),
             )
             entered = cursor.lastrowid
+        assert entered is not None
         self._last = entered
+        return entered
 
     def receive(
         self,
@@ -250,9 +254,15 @@ class BudgetLedger(BudgetFile):
     def complete(self, token: bytes, *, checkpoint: bytes | None) -> None:
         """Enter that a received round was released, and save what to go on from: both or neither.
 
-        ``checkpoint`` replaces the model's last one; None keeps that.
+        ``checkpoint`` replaces the model's last one; None keeps that. LedgerError if another object has saved
+        one since this one was opened, or asked for it.
         """
         with self.writing() as connection:
+            if checkpoint is not None and _last_saved(connection, self.model) != self._saved:
+                raise LedgerError(
+                    f"another process trains {self.model!r} with this ledger, and has saved a model: stop "
+                    "one of the two, then open the ledger anew"
+                )
             round_id, _, server_round = self._expect(connection, token, RoundState.RECEIVED)
             connection.execute("UPDATE rounds SET state = ? WHERE id = ?", (RoundState.COMPLETE, round_id))
             if checkpoint is not None:
@@ -261,6 +271,8 @@ class BudgetLedger(BudgetFile):
                     "VALUES (?, ?, ?, ?)",
                     (self.model, server_round, token, checkpoint),
                 )
+        if checkpoint is not None:
+            self._saved = token
 
     def _settle(
         self,
@@ -319,10 +331,18 @@ class BudgetLedger(BudgetFile):
         with self.reading() as connection:
             return read_rounds(connection, self.model)
 
+    def last_entered(self) -> int | None:
+        """Number in the file of the model's last round; None if there is none."""
+        with self.reading() as connection:
+            return _last_round(connection, self.model)
+
     def accountant(self) -> FederatedAccountant:
         """An accountant of the model's rounds; those left open are charged at their worst, to everybody."""
+        last = self.last_entered()  # first: of what is entered in between the next begin() hears
         with self.reading() as connection:
-            return read_accountant(connection, self.model, method=self._method)
+            found = read_accountant(connection, self.model, method=self._method)
+        self._last = last
+        return found
 
     def last_checkpoint(self) -> Checkpoint | None:
         """What was saved with the last completed round that saved anything."""
@@ -330,6 +350,7 @@ class BudgetLedger(BudgetFile):
             found = connection.execute(
                 "SELECT server_round, token, data FROM checkpoints WHERE model = ?", (self.model,)
             ).fetchone()
+        self._saved = None if found is None else found[1]
         return None if found is None else Checkpoint(server_round=found[0], token=found[1], data=found[2])
 
 
@@ -392,6 +413,11 @@ def read_accountant(
 def _last_round(connection: Connection, model: str) -> int | None:
     (last,) = connection.execute("SELECT max(id) FROM rounds WHERE model = ?", (model,)).fetchone()
     return None if last is None else int(last)
+
+
+def _last_saved(connection: Connection, model: str) -> bytes | None:
+    found = connection.execute("SELECT token FROM checkpoints WHERE model = ?", (model,)).fetchone()
+    return None if found is None else bytes(found[0])
 
 
 def _kind_id(connection: Connection, kind: RoundKind) -> int:

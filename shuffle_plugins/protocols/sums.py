@@ -56,10 +56,16 @@ class Participants(NamedTuple):
         honest_fraction: float,
         population: object = None,
         sampling: Sampling | None = None,
+        came: bool = False,
     ) -> Self:
-        """Those of a cohort, by default everybody."""
-        reports = checks.whole("cohort", cohort, at_least=2, at_most=MAX_POPULATION)
-        honest = honest_population(reports, honest_fraction)
+        """Those of a cohort, by default everybody; ``came`` if these are clients whose reports really came:
+        one may have come alone, and is honest, as it is the client whose ε it is.
+        """
+        reports = checks.whole("cohort", cohort, at_least=1 if came else 2, at_most=MAX_POPULATION)
+        if came:
+            honest = max(1, honest_clients(reports, honest_fraction))
+        else:
+            honest = honest_population(reports, honest_fraction)
         people = reports
         if population is not None:
             people = checks.whole("population", population, at_least=reports, at_most=MAX_POPULATION)
@@ -120,6 +126,7 @@ class ShuffleProtocol(Ranged, Reporter):
             honest_fraction=self.honest_fraction,
             population=population,
             sampling=sampling,
+            came=cohort is not None,
         )
 
 

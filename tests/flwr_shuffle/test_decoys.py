@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,35 @@ def test_messages_come_out_one_by_one_and_count_the_categories(tmp_path: Path, m
     spent = strategy.spending()
     assert spent.observer.upper == pytest.approx(alone.epsilon(1e-3).upper, rel=1e-9)
     assert spent.server.upper == spent.observer.upper
+
+
+@pytest.mark.parametrize("valid", [CLIENTS - 1, 1])
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_a_round_of_fewer_than_the_sum_is_made_for_costs_what_was_seen(
+    tmp_path: Path, valid: int, share: float
+) -> None:
+    """All clients answer, and some by nonsense: the messages of the others were seen one by one."""
+    world = World(tmp_path, mixers=0)
+    mechanism = replace(SUM, decoys=100.0, honest_fraction=share)
+    strategy = world.strategy(randomizer=mechanism)
+    stage = strategy.settings.stage
+    collect = stage.collect
+
+    def spoiled(replies: Any) -> Any:
+        found = collect(replies)
+        assert found.reports is not None
+        return replace(found, reports=found.reports.narrow(0, valid * mechanism.reports_per_client))
+
+    stage.collect = spoiled  # type: ignore[method-assign]
+    world.run(strategy)
+    [charged] = strategy.accountant.history
+    assert (charged.released, charged.federated_round.reports) == (False, valid)
+    spent = strategy.spending().server.upper
+    full, seen = ShuffleAccountant(), ShuffleAccountant()
+    full.step(mechanism.round())
+    seen.step(mechanism.round(cohort=valid))
+    assert spent == pytest.approx(seen.epsilon(1e-3).upper, rel=1e-9)
+    assert spent > full.epsilon(1e-3).upper
 
 
 def test_stages_and_clients_that_do_not_fit_refuse(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import (
     ClientLimits,
     ClientsRefused,
+    FixedSize,
     InProcessGrid,
     PrivateEvaluation,
     ShuffleMod,
@@ -119,6 +121,27 @@ def test_what_it_costs_is_in_the_same_books(tmp_path: Path) -> None:
     assert strategy.get_epsilon(1e-6) > training.epsilon(1e-6, lower=False).upper
     with ClientLedger(tmp_path / "0.db") as ledger:
         assert (ledger.spent().reports, ledger.spent().local_epsilon) == (6, 9.0)
+
+
+def test_clients_that_answer_evaluations_alone_hide_nobody_in_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draws = random.Random(0)  # too few rounds are released once in some thousand runs
+    monkeypatch.setattr(random, "SystemRandom", lambda: draws)
+    protected = ShuffleMod(limits=LIMITS)
+
+    def unwilling(message: Message, context: Context, call_next: Any) -> Message:
+        if message.metadata.message_type == "train" and int(context.node_config["partition-id"]) < 10:
+            raise RuntimeError("no training here")
+        return protected(message, context, call_next)
+
+    strategy = strategy_of(1.0, sampling=FixedSize(4), minimum_reports=3)
+    strategy.start(InProcessGrid(app_of(mod=unwilling), num_nodes=CLIENTS), record(MODEL), num_rounds=40)
+    rounds = [each.federated_round for each in strategy.accountant.history]
+    trained, evaluated = ([each for each in rounds if each.local_epsilon == level] for level in (400.0, 1.0))
+    assert len(evaluated) == 40
+    assert {each.observer.population for each in evaluated} == {CLIENTS}
+    assert trained[-1].observer.population <= 11
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,24 @@ def test_the_standard_error_of_decoys_is_theirs_and_of_the_draw_among_metrics(as
     assert error == pytest.approx(reply.content["standard_errors"]["age"], rel=0.1)
 
 
+@pytest.mark.parametrize("shuffler", [None, InMemoryShuffler()])
+def test_standard_errors_are_those_of_the_clients_that_answered(shuffler: Any) -> None:
+    """Each adds its noise, those beyond the cohort as well."""
+    grid = summed(grid_of(limits=SUMS), cohort=10, shuffler=shuffler)
+    told = [ask(grid, grid.get_node_ids()[:clients])[0].content for clients in (10, CLIENTS)]
+    few, many = (float(each["standard_errors"]["age"]) for each in told)
+    assert many == pytest.approx(few * math.sqrt(CLIENTS / 10))
+
+
+def test_the_standard_error_of_decoys_of_lists_is_as_the_guide_says() -> None:
+    mechanism = DecoyVectorSum.with_noise(dim=10, cohort=CLIENTS, noise_multiplier=3.0, signed=False)
+    stated = math.sqrt((mechanism.worst_variance - CLIENTS) / 10)
+    vectors = torch.full((CLIENTS, 10), 0.1)  # a number in each bin
+    sums = torch.stack([mechanism.randomize_sum(vectors) for _ in range(1000)])
+    error = float((sums - vectors.sum(dim=0)).square().mean().sqrt())
+    assert stated * 1.15 < error < 1.05 * math.sqrt(stated**2 + CLIENTS / 10)
+
+
 @pytest.mark.parametrize(
     ("asked", "kind"), [(AGES, LaplaceVectorSum), (dict.fromkeys("abcdefg", (0, 1)), VectorSum)]
 )
@@ -304,6 +322,43 @@ def test_training_and_queries_have_one_budget(tmp_path: Path) -> None:
         other = {"w": np.zeros(3, np.float32)}
         with pytest.raises(LedgerError, match="other arrays"):
             shuffled(ledger=ledger, population=CLIENTS).start(clients, record(other), num_rounds=3)
+
+
+@pytest.mark.parametrize("opened", ["once", "twice"])
+def test_queries_during_a_training_count_in_its_budget_and_in_what_it_tells(
+    tmp_path: Path, opened: str
+) -> None:
+    """Whether both have one ledger object, or each its own of one file."""
+    clients = grid_of(limits=ClientLimits(max_local_epsilon=500.0, max_rounds=99))
+    with BudgetLedger(tmp_path / "budget.db") as ledger:
+        options: dict[str, Any] = {
+            "ledger": ledger if opened == "once" else tmp_path / "budget.db",
+            "population": CLIENTS,
+            "sampling": FixedSize(CLIENTS),
+            "randomizer": "privunit",
+            "local_epsilon": 2.0,
+        }
+        strategy = shuffled(**options)
+        grid = loud(clients, AGES, ledger=ledger, local_epsilon=1.0)
+        counted: list[tuple[int, int]] = []
+
+        def between(server_round: int, arrays: Any) -> MetricRecord:
+            if server_round:
+                ask(grid)
+                counted.append((strategy.accountant.num_rounds, grid.accountant.num_rounds))
+            return MetricRecord()
+
+        told = strategy.start(clients, record(MODEL), num_rounds=3, evaluate_fn=between)
+        assert counted == [(1, 2), (3, 4), (5, 6)]
+        expected = FederatedAccountant()
+        names = [str(client) for client in range(CLIENTS)]
+        for each in ledger.accountant().history[:5]:
+            expected.step(each.federated_round, participants=names)
+        spent = expected.epsilon(1e-6, adversary=Adversary.SERVER, lower=False).upper
+        assert told.train_metrics_clientapp[3]["epsilon-server"] == pytest.approx(spent, rel=1e-6)
+        tight = shuffled(**(options | {"max_epsilon": spent * 0.99}))
+        with pytest.raises(BudgetExhausted):
+            tight.start(clients, record(MODEL), num_rounds=4)
 
 
 def test_too_few_answers_tell_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -445,8 +500,31 @@ def test_other_messages_pass_and_queries_are_not_pulled_one_by_one() -> None:
     with pytest.raises(ValueError, match="use send_and_receive"):
         grid.push_messages(question)
     with pytest.raises(ValueError, match="must be of type query"):
-        grid.send_and_receive([*question, Message(RecordDict(), grid.get_node_ids()[0], "evaluate")])
+        grid.send_and_receive([*question[1:], Message(RecordDict(), grid.get_node_ids()[0], "evaluate")])
     assert grid.spending().num_rounds == 0
+
+
+def test_a_node_that_is_no_client_or_there_twice_is_refused_before_anything_is_recorded(
+    tmp_path: Path,
+) -> None:
+    run = SharedRun(folder=tmp_path)
+    grid = QueryGrid(run.grid, AGES, cohort=4, delta=1e-3, epsilon=8.0, shuffler=run.stage)
+    nodes = list(grid.get_node_ids())
+    with pytest.raises(ValueError, match="asked twice"):
+        ask(grid, [*nodes, nodes[0]])
+    with pytest.raises(ValueError, match="are no clients"):
+        ask(grid, [*nodes, run.nodes[0]])
+    assert grid.spending().num_rounds == 0
+
+
+def test_a_node_that_is_written_to_but_no_longer_listed_counts_as_joined() -> None:
+    """It may be one of the others, restarted."""
+    clients = grid_of(clients=60, limits=SUMS)
+    grid, nodes = summed(clients), list(clients.get_node_ids())
+    clients.get_node_ids = lambda: nodes[:30]  # type: ignore[method-assign]
+    assert ask(grid, nodes[:30])
+    assert ask(grid, nodes[30:])
+    assert grid.accountant.worst_client_rounds == 2
 
 
 @pytest.mark.parametrize(
@@ -454,6 +532,7 @@ def test_other_messages_pass_and_queries_are_not_pulled_one_by_one() -> None:
     [
         ({"epsilon": None}, "give one of epsilon"),
         ({"local_epsilon": 1.0}, "goes with the name"),
+        ({"epsilon": None, "randomizer": "privunit", "local_epsilon": 1.0, "num_queries": 4}, "num_queries"),
         ({"epsilon": None, "randomizer": "k-rr", "local_epsilon": 1.0}, "take vectors"),
         ({"epsilon": None, "randomizer": "privunit"}, "local_epsilon"),
         ({"randomizer": "privunit", "local_epsilon": 1.0}, "give one of epsilon"),
@@ -476,6 +555,11 @@ def test_a_sum_of_ones_own_must_fit_the_metrics() -> None:
     mechanism = LaplaceVectorSum.with_noise(dim=10, cohort=30, noise_multiplier=3.0)
     grid = summed(grid_of(limits=SUMS), randomizer=mechanism, epsilon=None)
     assert len(ask(grid)) == 1
+    with pytest.raises(ValueError, match=r"build the sum with honest_fraction=0\.5"):
+        summed(grid_of(), randomizer=mechanism, epsilon=None, honest_fraction=0.5)
+    half = LaplaceVectorSum.with_noise(dim=10, cohort=30, noise_multiplier=3.0, honest_fraction=0.5)
+    for share in (1.0, 0.5):
+        summed(grid_of(), randomizer=half, epsilon=None, honest_fraction=share)
     with pytest.raises(ValueError, match="build the sum with dim=11"):
         summed(grid_of(), AGES | {"height": (0, 3)}, randomizer=mechanism, epsilon=None)
     counts_alone = DecoyVectorSum.with_noise(dim=1, cohort=30, noise_multiplier=3.0, signed=False)

@@ -186,9 +186,16 @@ def test_two_processes_do_not_train_one_model(path: Path) -> None:
         complete_round(first)
         with pytest.raises(LedgerError, match="another process"):
             second.begin(token=token(), run="r", server_round=1, worst=drawn(50))
-        complete_round(first, server_round=2)
+        complete_round(first, server_round=2, data=b"a model")
+        second.accountant()  # as a query does that shares the budget
+        asked = token()
+        second.begin(token=asked, run="r", server_round=3, worst=drawn(50))
+        second.receive(asked, actual=drawn(90), participants=people(90))
+        with pytest.raises(LedgerError, match="has saved a model"):
+            second.complete(asked, checkpoint=b"another model")
+        second.complete(asked, checkpoint=None)
     with BudgetLedger(path, model="m") as third:
-        complete_round(third, server_round=3)
+        complete_round(third, server_round=4, data=b"the next")
 
 
 def test_other_files_are_refused_by_name(tmp_path: Path, path: Path) -> None:
