@@ -183,24 +183,31 @@ class WindowedSum(CoinSum, PrivateSum):
 
     @override
     def _estimated(self, numbers: Tensor, reports: int) -> Tensor:
-        return WindowSolver(self).solve(Windows(self).open(numbers), reports=reports)
+        return WindowSolver(self).solve(Windows(self).open(numbers, reports=reports), reports=reports)
 
 
 class Windows:
     """The windows of a series, opened one after the other from totals, where one party may see these.
 
-    It keeps the data counts of the last b − 1 rounds, and gives out windows alone.
+    It keeps the data counts of the last b − 1 rounds, and gives out windows alone: one a round, as a second one
+    with fresh coins is covered by no proof (``docs/proofs/sums.md``, "What must not happen").
     """
 
     def __init__(self, protocol: WindowedSum) -> None:
         self._protocol = protocol
         self._kept: deque[Tensor] = deque(maxlen=protocol.band - 1)  # the last round's first
 
-    def open(self, total: Tensor) -> Tensor:
-        """The window of this round, int64 (dim,), from its total, int64 (2·dim,).
+    def open(self, total: Tensor, *, reports: int) -> Tensor:
+        """The window of this round, int64 (dim,), from its total, int64 (2·dim,), of so many reports.
 
-        Series side by side have totals (series, 2·dim), and windows (series, dim).
+        Series side by side have totals (series, 2·dim), and windows (series, dim). A ValueError for fewer
+        reports than the protocol's ``cohort``, whose coins every window is promised; nothing is kept of them.
         """
+        if checks.whole("reports", reports, at_least=0) < self._protocol.cohort:
+            raise ValueError(
+                f"a window is promised the coins of {self._protocol.cohort} clients, got {reports} reports: "
+                "leave this round out of the series"
+            )
         if total.shape[-1:] != (self._protocol.size,) or total.is_floating_point():
             raise ValueError(f"a total is {self._protocol.size} whole numbers, got {tuple(total.shape)}")
         data, coins = total.to(torch.int64).cpu().tensor_split(2, dim=-1)

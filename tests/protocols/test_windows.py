@@ -63,7 +63,7 @@ def test_solved_sums_are_unbiased_and_their_noise_is_that_of_explicit_matrices()
         sent = torch.cat(
             [part.values.long().reshape(series, 6, 3).sum(dim=1) for part in reports.fields], dim=1
         )
-        opened.append(windows.open(sent))
+        opened.append(windows.open(sent, reports=6))
     errors = torch.zeros(rounds, series, 3, dtype=torch.float64)
     for i in range(series):
         solver = WindowSolver(protocol)
@@ -100,7 +100,7 @@ def test_totals_of_parts_add_up_and_a_sum_alone_is_a_series_of_one_round() -> No
     reports = protocol.randomize(rows, randomness=SeededRandomness(1))
     total = protocol.total(reports)
     assert torch.equal(total, protocol.total(reports.narrow(0, 2)) + protocol.total(reports.narrow(2, 6)))
-    alone = WindowSolver(protocol).solve(Windows(protocol).open(total), reports=6)
+    alone = WindowSolver(protocol).solve(Windows(protocol).open(total, reports=6), reports=6)
     assert torch.equal(protocol.estimate(total, reports=6), alone)
     drawn = torch.stack([protocol.randomize_sum(rows, randomness=SeededRandomness(i)) for i in range(400)])
     truth = (rows / rows.norm(dim=1, keepdim=True).clamp(min=1)).sum(dim=0)
@@ -136,7 +136,7 @@ def test_what_clients_cannot_send_is_refused_and_a_shuffler_gets_no_messages() -
     with pytest.raises(ValueError, match="no VDAF"):
         dap_task(protocol)
     with pytest.raises(ValueError, match="whole numbers"):
-        Windows(protocol).open(torch.zeros(6))
+        Windows(protocol).open(torch.zeros(6), reports=6)
     with pytest.raises(ValueError, match=r"a window is \(3\)|a window is \(3,\)"):
         WindowSolver(protocol).solve(torch.zeros(6), reports=6)
     with pytest.raises(ValueError, match="exceed 2"):
@@ -152,6 +152,17 @@ def test_a_round_of_fewer_clients_than_windows_are_promised_is_refused() -> None
     one = FederatedRound.drawn(protocol, candidates=900, invited=60, reports=50)
     assert (one.observer, one.server) == (protocol.round(), protocol.round())
     assert FederatedRound.from_state(one.state()) == one
+
+
+def test_a_short_round_opens_no_window_and_enters_no_series() -> None:
+    protocol = small()
+    total = protocol.total(protocol.randomize(torch.ones(6, 3), randomness=SeededRandomness(1)))
+    windows = Windows(protocol)
+    with pytest.raises(ValueError, match="promised the coins of 6 clients, got 5"):
+        windows.open(total, reports=5)
+    assert torch.equal(windows.open(total, reports=6), Windows(protocol).open(total, reports=6))
+    with pytest.raises(ValueError, match="got 5 reports"):
+        protocol.estimate(total, reports=5)
 
 
 def test_it_is_agreed_on_and_built_by_name() -> None:
