@@ -229,7 +229,7 @@ class HistogramSum(HistogramProtocol[SumRound], CoinSum):
     @override
     def _reach(self, error: float, *, reports: int) -> float:
         # The exact quantile of everybody's coins in one category, rounded up by a coin or two.
-        trials = self.cohort * self.coins
+        trials = max(self.cohort, reports) * self.coins
         below = math.floor(float(special.bdtrik(error / 2, trials, 0.5))) - 1
         return (trials / 2 - max(below, 0)) / self.levels
 
