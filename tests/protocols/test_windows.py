@@ -172,6 +172,9 @@ def test_it_is_agreed_on_and_built_by_name() -> None:
     alone = get("vector-sum", dim=3, cohort=50, noise_multiplier=9.0)
     ratio = found.round().noise_multiplier / alone.round().noise_multiplier
     assert 0.98 < ratio < 1.02
+    for none in ((), (0, 1), (1.5,), "12"):
+        with pytest.raises(ValueError, match="coefficients must be whole numbers"):
+            WindowedSum.calibrated(dim=3, cohort=50, epsilon=1.0, delta=DELTA, coefficients=none)
     with pytest.raises(TypeError, match="coefficients"):
         VectorSum.calibrated(dim=3, cohort=50, epsilon=1.0, delta=DELTA, coefficients=(2, 1))
 
@@ -225,6 +228,23 @@ def test_noise_is_that_of_explicit_matrices_and_no_other_coefficients_have_less(
         assert math.hypot(*near) * math.sqrt(exact(tuple(near)) / exact((1.0,))) > 0.985 * best
 
 
+@pytest.mark.parametrize("rounds", range(1, 9))
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_noise_of_series_shorter_than_a_window_is_that_of_explicit_matrices(
+    rounds: int, scheduled: bool
+) -> None:
+    weights = (6, 4, 3, 3, 2, 2)
+    rates = np.linspace(1.0, 0.2, rounds) if scheduled else None
+    exact = [np.square(noise_matrix(each, rounds, rates=rates)).sum() for each in (weights, (1.0,))]
+    given = None if rates is None else rates.tolist()
+    found = prefix_noise(weights, rounds=rounds, learning_rates=given)
+    assert found == pytest.approx(math.sqrt(exact[0] / exact[1]), rel=1e-9)
+    protocol = small(coefficients=weights)
+    left = prefix_noise(weights, rounds=rounds) * 6
+    noise = 3 * protocol.noise_variance * (left**2 - 1)
+    assert protocol.variance_over(rounds) == pytest.approx(protocol.worst_variance + noise)
+
+
 def test_long_schedules_are_followed_in_evenly_spaced_rounds() -> None:
     rounds, weights = 700, (6, 4, 3, 3, 2, 2)
     rates = np.cos(np.linspace(0, 1.5, rounds))
@@ -263,6 +283,7 @@ def test_windows_of_one_round_are_plain_sums() -> None:
         ({"band": 0}, "band"),
         ({"rounds": 0}, "rounds"),
         ({"learning_rates": [1.0]}, "for each of 5 rounds"),
+        ({"rounding": 1e-13}, "ask for a larger rounding"),
         ({"learning_rates": [0.0] * 5}, "all zero"),
         ({"learning_rates": [1.0, 1.0, -1.0, 1.0, 1.0]}, "a learning rate"),
     ],
