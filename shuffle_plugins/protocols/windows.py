@@ -270,8 +270,8 @@ def window_coefficients(
         band: the largest b: in so many rounds in a row a client takes part once.
         momentum: β of the optimizer, in [0, 1).
         learning_rates: one for each round, if they differ.
-        rounding: share of the noise that whole numbers may cost over real ones; c_0 is the least that does, and
-            a ValueError if none does up to 2**16.
+        rounding: share of the noise that whole numbers may cost over real ones; c_0 is the least that does.
+            If none does up to 2**16 it is a ValueError.
     """
     from scipy.optimize import minimize
 
@@ -300,8 +300,8 @@ def window_coefficients(
     finest = int(LARGEST_COEFFICIENT / exact.max())
     if not near(finest):
         raise ValueError(
-            f"whole numbers up to {LARGEST_COEFFICIENT:,} cost a larger share of the noise than {rounding:g}: ask "
-            "for a larger rounding"
+            f"whole numbers up to {LARGEST_COEFFICIENT:,} add a larger share to the noise than {rounding:g}: "
+            "ask for a larger rounding"
         )
     first = next(filter(near, range(1, finest + 1)))
     whole = np.trim_zeros(np.rint(first * exact), "b")
