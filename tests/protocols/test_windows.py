@@ -283,7 +283,7 @@ def test_windows_of_one_round_are_plain_sums() -> None:
         ({"band": 0}, "band"),
         ({"rounds": 0}, "rounds"),
         ({"learning_rates": [1.0]}, "for each of 5 rounds"),
-        ({"rounding": 1e-13}, "larger rounding"),
+        ({"rounds": 40, "band": 8, "rounding": 1e-14}, "larger rounding"),
         ({"learning_rates": [0.0] * 5}, "all zero"),
         ({"learning_rates": [1.0, 1.0, -1.0, 1.0, 1.0]}, "a learning rate"),
     ],
