@@ -144,7 +144,7 @@ def through(mechanism: PrivateSum) -> Noisy:
 
     def estimated(total: Tensor, *, reports: int) -> Tensor:
         if isinstance(mechanism, WindowedSum):
-            return solver.solve(windows.open(total), reports=reports)
+            return solver.solve(windows.open(total, reports=reports), reports=reports)
         return mechanism.estimate(total, reports=reports)
 
     def total_of(gradients: OuterProducts) -> Tensor:

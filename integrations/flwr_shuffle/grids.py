@@ -633,7 +633,10 @@ class SummingStage(InMemoryStage):
         series = self.series
         if series is None or series.place != window:
             raise ValueError("these clients were told another window than the next one")
-        return series.solve(series.windows.open(numbers), reports=count)
+        self.series = None  # a window that was opened and not solved is never opened again
+        total = series.solve(series.windows.open(numbers, reports=count), reports=count)
+        self.series = series
+        return total
 
 
 def readable_reports(encoded: Sequence[bytes], *, layout: ReportLayout) -> Reports | None:

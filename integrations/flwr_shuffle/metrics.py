@@ -232,6 +232,9 @@ def metrics_of(metrics: Mapping[str, MetricKind | tuple[float, float]]) -> tuple
     """
     if not isinstance(metrics, Mapping):
         raise ValueError(f"metrics are names with what is told of each, got {metrics!r}")
+    for name, kind in metrics.items():
+        if isinstance(kind, (tuple, list)) and len(kind) != 2:
+            raise ValueError(f"the range of {name!r} is two numbers, got {kind!r}")
     found = tuple(
         Metric(name=name, kind=Mean(*kind) if isinstance(kind, (tuple, list)) else kind)  # type: ignore[arg-type]
         for name, kind in metrics.items()

@@ -66,8 +66,13 @@ class TooFewEligible(RuntimeError):
 class Waits:
     """How long each client has waited since it was last invited, in rounds, or in windows of a series.
 
-    Clients that are there when a series begins may all be invited. One that joins later may be one that took
-    part and was restarted under another name: it waits as if it had been invited last.
+    Nobody may be invited before ``apart`` windows after its last. Clients that are there when a series
+    begins may all be invited. One that joins later may be one that took part and was restarted under another
+    name: it waits as if it had been invited in the window before.
+
+    With ``apart`` 3 and two clients a window, of six: A and B are invited to window 0, C and D to 1, E and F
+    to 2, A and B again to 3. G, who joins before window 2, counts as invited to 1, and may first be to 4. If
+    window 2 is not opened, it is tried again, and E and F may be invited to it once more.
     """
 
     def __init__(self) -> None:
@@ -81,16 +86,18 @@ class Waits:
         whether these come first or last, as they may be gone, or all that are left.
         """
         if window is not None:
-            if window.series != self._series:  # nobody is in a window of this one, but their order stays
+            if window.series != self._series:
+                # Nobody is in a window of this series yet. All are moved back equally, so that their order
+                # stays, and those invited last come out at −apart: at index 0 even they have waited enough.
                 latest = max(self._last.values(), default=0)
                 self._last = {node: self._last.get(node, latest) - latest - apart for node in nodes}
             self._series, self._next = window.series, window.index
-        self._last = dict.fromkeys(nodes, self._next - 1) | self._last
-        passed = {node: self._next - self._last[node] for node in nodes}
+        self._last = dict.fromkeys(nodes, self._next - 1) | self._last  # the unknown: as if in the one before
+        passed = {node: self._next - self._last[node] for node in nodes}  # 0: invited to this very window
         able = [node for node, rounds in passed.items() if rounds == 0 or rounds >= apart]
         chance = random.SystemRandom()
         chance.shuffle(able)
-        soon = math.inf if chance.random() < 0.5 else 0
+        soon = math.inf if chance.random() < 0.5 else 0  # where those of a window that is tried again come
         return sorted(able, key=lambda node: passed[node] or soon, reverse=True)
 
     def knows(self, window: WindowPlace) -> bool:
@@ -100,7 +107,7 @@ class Waits:
     def invite(self, nodes: Iterable[int]) -> None:
         """These are invited, whether or not they answer."""
         self._last |= dict.fromkeys(nodes, self._next)
-        self._next += not self._series
+        self._next += not self._series  # rounds without windows count themselves
 
 
 class SpendingRecord:

@@ -388,5 +388,5 @@ def _windows(
         rows = later if place else first
         reports = protocol.randomize(rows.repeat(count, 1), randomness=randomness)
         sent = [part.values.reshape(count, len(rows), -1).long().sum(dim=1) for part in reports.fields]
-        seen += weight * windows.open(torch.cat(sent, dim=1))
+        seen += weight * windows.open(torch.cat(sent, dim=1), reports=len(rows))
     return seen.double()

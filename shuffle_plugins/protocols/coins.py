@@ -22,6 +22,7 @@ from shuffle_plugins.accounting.pairs.noise import (
     gaussian_cover,
     log_ratio,
 )
+from shuffle_plugins.accounting.rounds.sums import checked_coefficients
 from shuffle_plugins.core import Reports, Rows, checks
 from shuffle_plugins.core.checks import Count, Dim, Radius
 from shuffle_plugins.core.lazy_torch import Tensor
@@ -75,7 +76,8 @@ class CoinSum(LatticeSum[SumRound], CountSum[SumRound]):
         **data: Any,
     ) -> dict[str, Any]:
         held = {name: value for name, value in data.items() if name != "coefficients"}
-        coefficients = data.get("coefficients", (1,))  # of a window, if what is seen is windows of sums
+        # Of a window, if what is seen is windows of sums.
+        coefficients = checked_coefficients("coefficients", data.get("coefficients", (1,)))
 
         def lattice(levels: int) -> Lattice:
             found: Lattice = cls.lattice_type(levels=levels, **held)
@@ -229,7 +231,7 @@ class HistogramSum(HistogramProtocol[SumRound], CoinSum):
     @override
     def _reach(self, error: float, *, reports: int) -> float:
         # The exact quantile of everybody's coins in one category, rounded up by a coin or two.
-        trials = self.cohort * self.coins
+        trials = max(self.cohort, reports) * self.coins
         below = math.floor(float(special.bdtrik(error / 2, trials, 0.5))) - 1
         return (trials / 2 - max(below, 0)) / self.levels
 

@@ -76,21 +76,25 @@ class DecoyCounts(SummingProtocol[DecoyRound]):
         decoys = self.decoys * min(1.0, present / self.honest_cohort)
         return DecoyRound(decoys=decoys, distance=_RARE, **who)
 
+    def _decoys_of(self, clients: int) -> float:
+        """How many decoys of one category so many clients expect to send."""
+        return clients * self.decoys / self.honest_cohort
+
     @property
-    def decoys_each(self) -> float:
+    def decoys_per_client(self) -> float:
         """How many decoys a client expects to send."""
-        return self._sent * self.decoys / self.honest_cohort
+        return self._sent * self._decoys_of(1)
 
     @cached_property
     def most_decoys(self) -> int:
         """The most decoys that a client sends; whoever draws more draws again, which is charged to δ."""
-        return _rarely_more(self.decoys_each, _RARE / self.cohort)
+        return _rarely_more(self.decoys_per_client, _RARE / self.cohort)
 
     @property
     @override
     def messages_per_client(self) -> float:
         """Messages that a client expects to send, blanks not counted."""
-        return 1 + self.decoys_each
+        return 1 + self.decoys_per_client
 
     @property
     def message_layout(self) -> ReportLayout:
@@ -106,7 +110,7 @@ class DecoyCounts(SummingProtocol[DecoyRound]):
         """Every client's messages in random order, then blanks, int64 (clients, 1 + most_decoys)."""
         held = self._held(x, randomness).cpu()
         clients, most = len(held), self.most_decoys
-        law = PoissonLaw(mean=self.decoys_each)
+        law = PoissonLaw(mean=self.decoys_per_client)
         number = law.draw(clients, randomness=randomness)
         while bool((over := number > most).any()):
             number[over] = law.draw(int(over.sum()), randomness=randomness)
@@ -124,7 +128,7 @@ class DecoyCounts(SummingProtocol[DecoyRound]):
     @property
     def worst_variance(self) -> float:
         """E‖estimate − counts‖², the same for all data."""
-        return self.labels * self.decoys / self.honest_cohort * self.cohort
+        return self.labels * self._decoys_of(self.cohort)
 
     @property
     def influence(self) -> float:
@@ -135,14 +139,14 @@ class DecoyCounts(SummingProtocol[DecoyRound]):
     def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
         source = secure(randomness)
         held = self._held(x, source)
-        mean = len(held) * self.decoys / self.honest_cohort
+        mean = self._decoys_of(len(held))
         own = torch.bincount(held[held >= 0], minlength=self.labels).cpu()
         return own + drawn_poisson(self.labels, mean=mean, randomness=source)
 
     def _without_decoys(self, total: Tensor, clients: int) -> Tensor:
         if total.shape != (self.labels,):
             raise ValueError(f"a total is ({self.labels},), got {tuple(total.shape)}")
-        return total.double() - clients * self.decoys / self.honest_cohort
+        return total.double() - self._decoys_of(clients)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +202,7 @@ class DecoyHistogram(HistogramProtocol[DecoyRound], DecoyCounts):
         values = reports.fields[0].values
         layout = self.layout if values.dim() == 2 and self.most_decoys else self.message_layout
         (labels,) = layout.read(reports, self._sent + 1)
-        return labels if values.dim() == 2 or layout is self.message_layout else labels[:, None]
+        return labels if values.dim() == 2 else labels[:, None]
 
     def collect(
         self, x: Tensor, *, shuffler: Shuffler | None = None, randomness: Randomness | None = None
@@ -215,17 +219,27 @@ class DecoyHistogram(HistogramProtocol[DecoyRound], DecoyCounts):
         raise ValueError("messages alone do not say how many clients they are of: pass reports=")
 
     @override
+    def sum(self, reports: Reports) -> Tensor:
+        if self.most_decoys and reports.fields[0].values.dim() == 1:
+            raise ValueError(
+                "these are shuffled messages, which do not say how many clients they are of: take "
+                "estimate(total(messages), reports=) with the number of clients"
+            )
+        return super().sum(reports)
+
+    @override
     def _sum(self, total: Tensor, *, reports: int | None = None) -> Tensor:
-        return self._without_decoys(total, reports or 0)
+        count = self.senders(total) if reports is None else checks.whole("reports", reports, at_least=0)
+        return self._without_decoys(total, count)
 
     @override
     def exceeding(self, least: float) -> float:
-        mean = self.cohort * self.decoys / self.honest_cohort
+        mean = self._decoys_of(self.cohort)
         return float(stats.poisson(mean).sf(math.ceil(mean + least) - 1))
 
     @override
     def _reach(self, error: float, *, reports: int) -> float:
-        noise = stats.poisson(reports * self.decoys / self.honest_cohort)
+        noise = stats.poisson(self._decoys_of(reports))
         mean = noise.mean()
         return float(max(noise.isf(error / 2) - mean, mean - noise.ppf(error / 2))) + 1
 

@@ -212,15 +212,19 @@ class LaplaceHistogram(HistogramProtocol[LaplaceRound], LaplaceSum):
 
     @override
     def _reach(self, error: float, *, reports: int) -> float:
-        return int(np.searchsorted(-self._tails, -error / 2)) / self.levels
+        tails = self._tails if reports <= self.cohort else self._tails_of(reports)  # more clients, more noise
+        return int(np.searchsorted(-tails, -error / 2)) / self.levels
 
     @cached_property
     def _tails(self) -> Floats:
-        """Probability that everybody's noise in one category is above 0, 1, … steps."""
-        far = self.noise.reach(clients=self.cohort, bits=60)
+        return self._tails_of(self.cohort)
+
+    def _tails_of(self, clients: int) -> Floats:
+        """Probability that so many clients' noise in one category is above 0, 1, … steps."""
+        far = self.noise.reach(clients=clients, bits=60)
         if far > _MOST_LISTED:
             raise ValueError(f"noise that reaches {far:,} steps is too wide to say how far off counts are")
-        law = stats.nbinom(self.cohort / self.honest_cohort, -math.expm1(-self.rate))
+        law = stats.nbinom(clients / self.honest_cohort, -math.expm1(-self.rate))
         masses = law.pmf(np.arange(far))
         both = signal.fftconvolve(masses, masses[::-1])[far:]
         return np.append(np.cumsum(both[::-1])[::-1], 0.0)
@@ -310,4 +314,5 @@ class LaplaceQuantiles(LaplaceSum):
             found = (pairs + (found - pairs.sum(dim=1)).unsqueeze(1) / 2).flatten()
         below = torch.cat([torch.zeros(1, dtype=torch.float64), found.cumsum(dim=0)]).clamp_(0, count)
         edges = torch.linspace(self.lower, self.upper, self.leaves + 1, dtype=torch.float64)
+        below[-1] = count  # which rounding of the sums may miss
         return NumberDistribution(edges=edges, below=below.cummax(dim=0).values, reports=count)

@@ -12,7 +12,7 @@ import numpy as np
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Adversary, Floats, Sampling
-from shuffle_plugins.accounting.rounds.sums import Coefficients, WindowRound
+from shuffle_plugins.accounting.rounds.sums import LARGEST_COEFFICIENT, Coefficients, WindowRound
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.checks import Dim, Radius
 from shuffle_plugins.core.lazy_torch import Tensor, torch
@@ -112,6 +112,8 @@ class WindowedSum(CoinSum, PrivateSum):
 
     @override
     def variance_over(self, num_steps: int, *, momentum: float = 0.0) -> float:
+        # Coins have z²/c_0² in one round and z²·‖AC⁻¹‖²_F/‖A‖²_F over so many (docs/proofs/sums.md, "The
+        # noise that is left"): ``left`` is the root of the ratio of the two. Rounding is that of one round.
         left = prefix_noise(self.coefficients, rounds=num_steps, momentum=momentum) * self.coefficients[0]
         return self.worst_variance + self.dim * self.noise_variance * (left**2 - 1)
 
@@ -183,24 +185,31 @@ class WindowedSum(CoinSum, PrivateSum):
 
     @override
     def _estimated(self, numbers: Tensor, reports: int) -> Tensor:
-        return WindowSolver(self).solve(Windows(self).open(numbers), reports=reports)
+        return WindowSolver(self).solve(Windows(self).open(numbers, reports=reports), reports=reports)
 
 
 class Windows:
     """The windows of a series, opened one after the other from totals, where one party may see these.
 
-    It keeps the data counts of the last b − 1 rounds, and gives out windows alone.
+    It keeps the data counts of the last b − 1 rounds, and gives out windows alone: open one a round, as a
+    second one with fresh coins is covered by no proof (``docs/proofs/sums.md``, "What must not happen").
     """
 
     def __init__(self, protocol: WindowedSum) -> None:
         self._protocol = protocol
         self._kept: deque[Tensor] = deque(maxlen=protocol.band - 1)  # the last round's first
 
-    def open(self, total: Tensor) -> Tensor:
-        """The window of this round, int64 (dim,), from its total, int64 (2·dim,).
+    def open(self, total: Tensor, *, reports: int) -> Tensor:
+        """The window of this round, int64 (dim,), from its total, int64 (2·dim,), of so many reports.
 
-        Series side by side have totals (series, 2·dim), and windows (series, dim).
+        Series side by side have totals (series, 2·dim), and windows (series, dim). A ValueError for fewer
+        reports than the protocol's ``cohort``, whose coins every window is promised; nothing is kept of them.
         """
+        if checks.whole("reports", reports, at_least=0) < self._protocol.cohort:
+            raise ValueError(
+                f"a window is promised the coins of {self._protocol.cohort} clients, got {reports} reports: "
+                "leave this round out of the series"
+            )
         if total.shape[-1:] != (self._protocol.size,) or total.is_floating_point():
             raise ValueError(f"a total is {self._protocol.size} whole numbers, got {tuple(total.shape)}")
         data, coins = total.to(torch.int64).cpu().tensor_split(2, dim=-1)
@@ -262,6 +271,7 @@ def window_coefficients(
         momentum: β of the optimizer, in [0, 1).
         learning_rates: one for each round, if they differ.
         rounding: share of the noise that whole numbers may cost over real ones; c_0 is the least that does.
+            If none does up to 2**16 it is a ValueError.
     """
     from scipy.optimize import minimize
 
@@ -272,17 +282,28 @@ def window_coefficients(
         return (1,)
 
     def cost(tail: Floats) -> tuple[float, Floats]:
+        """ln(‖c‖₂²·‖AC⁻¹‖²_F), c_0 = 1, and its slope (docs/proofs/sums.md, "The noise that is left")."""
         c = np.append(1.0, tail)
         noise, slope = weigh.noise(c)
         return math.log(noise) + math.log(c @ c), (slope / noise + 2 * c / (c @ c))[1:]
 
-    # Of white noise's square root, 1/√(1 − z), which is nearly the best of all for many rounds.
+    # Without momentum the A of many rounds is 1/(1 − x), and its root c(x) = 1/√(1 − x) is nearly the best.
+    # Its coefficients are c_j = c_{j−1}·(1 − 1/(2j)).
     start = np.cumprod(1 - 0.5 / np.arange(1, most))
     found = minimize(cost, start, jac=True, method="L-BFGS-B", bounds=[(0, None)] * (most - 1))
     exact, least = np.append(1.0, found.x), float(found.fun)
-    first = 1
-    while cost(np.rint(first * exact)[1:] / first)[0] > least + 2 * math.log1p(rounding):
-        first += 1
+
+    def near(first: int) -> bool:
+        # ``cost`` is of variances, ``rounding`` of deviations.
+        return cost(np.rint(first * exact)[1:] / first)[0] <= least + 2 * math.log1p(rounding)
+
+    finest = int(LARGEST_COEFFICIENT / exact.max())
+    if not near(finest):
+        raise ValueError(
+            f"whole numbers up to {LARGEST_COEFFICIENT:,} add a larger share to the noise than {rounding:g}: "
+            "ask for a larger rounding"
+        )
+    first = next(filter(near, range(1, finest + 1)))
     whole = np.trim_zeros(np.rint(first * exact), "b")
     return tuple(int(each) for each in whole)
 
@@ -326,11 +347,12 @@ class _Workload:
         return cls(rounds, momentum, np.asarray(rates))
 
     def noise(self, coefficients: Floats) -> tuple[float, Floats]:
-        """Σ_t of the variance in the model after step t, for windows' noise of variance 1, and its slope.
+        """Σ_t of the variance in the model after step t, for noise of variance 1, and its slope in c.
 
-        One round's noise is solved for by 1/c(z), smoothed by 1/(1 − βz), weighed with the rates and added
-        up. At equal rates it is the same for all rounds, cut off at the last; in a schedule, of evenly spaced
-        rounds it is computed and of those between them taken to be the same.
+        That is ‖AC⁻¹‖²_F of docs/proofs/sums.md, "The noise that is left". At equal rates it is
+        Σ_i (T − i)·h_i², h (``moment``) the coefficients of 1/(c(x)(1 − x)(1 − βx)). In a schedule ``moment``
+        is of 1/(c(x)(1 − βx)): weighed with the rates from a round on, and added up, it is that round's
+        column of AC⁻¹, which is computed of evenly spaced rounds, and taken to be as long between them.
         """
         from scipy.signal import lfilter
 
@@ -351,6 +373,8 @@ class _Workload:
                 model = np.cumsum(rates * moment[: len(rates)])
                 total += apart * float(model @ model)
                 pull[: len(rates)] += apart * 2 * rates * np.cumsum(model[::-1])[::-1]
+        # The slope in c_j is −Σ_i pull_i·g_{i−j}, g (``turned``) the coefficients of moment(x)/c(x); from
+        # c_T on, which are in no window, it is 0.
         turned = lfilter([1.0], coefficients, moment)
-        slope = [-(pull[j:] @ turned[: self.rounds - j]) for j in range(len(coefficients))]
+        slope = [-(pull[j:] @ turned[: max(0, self.rounds - j)]) for j in range(len(coefficients))]
         return total, np.asarray(slope, dtype=np.float64)

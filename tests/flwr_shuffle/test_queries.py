@@ -539,6 +539,7 @@ def test_a_node_that_is_written_to_but_no_longer_listed_counts_as_joined() -> No
         ({"metrics": {}}, "nothing is asked for"),
         ({"metrics": ["age"]}, "names with what is told"),
         ({"metrics": {"age": (3, 1)}}, "in order"),
+        ({"metrics": {"age": (0, 1, 2)}}, "the range of 'age' is two numbers"),
         ({"metrics": {"age": 3}}, "a kind of metric"),
         ({"metrics": {f"m{each}": Bins(0, 1, 1 << 20) for each in range(2)}}, "together"),
         ({"cohort": 1}, "cohort"),

@@ -63,7 +63,7 @@ def test_solved_sums_are_unbiased_and_their_noise_is_that_of_explicit_matrices()
         sent = torch.cat(
             [part.values.long().reshape(series, 6, 3).sum(dim=1) for part in reports.fields], dim=1
         )
-        opened.append(windows.open(sent))
+        opened.append(windows.open(sent, reports=6))
     errors = torch.zeros(rounds, series, 3, dtype=torch.float64)
     for i in range(series):
         solver = WindowSolver(protocol)
@@ -100,7 +100,7 @@ def test_totals_of_parts_add_up_and_a_sum_alone_is_a_series_of_one_round() -> No
     reports = protocol.randomize(rows, randomness=SeededRandomness(1))
     total = protocol.total(reports)
     assert torch.equal(total, protocol.total(reports.narrow(0, 2)) + protocol.total(reports.narrow(2, 6)))
-    alone = WindowSolver(protocol).solve(Windows(protocol).open(total), reports=6)
+    alone = WindowSolver(protocol).solve(Windows(protocol).open(total, reports=6), reports=6)
     assert torch.equal(protocol.estimate(total, reports=6), alone)
     drawn = torch.stack([protocol.randomize_sum(rows, randomness=SeededRandomness(i)) for i in range(400)])
     truth = (rows / rows.norm(dim=1, keepdim=True).clamp(min=1)).sum(dim=0)
@@ -136,7 +136,7 @@ def test_what_clients_cannot_send_is_refused_and_a_shuffler_gets_no_messages() -
     with pytest.raises(ValueError, match="no VDAF"):
         dap_task(protocol)
     with pytest.raises(ValueError, match="whole numbers"):
-        Windows(protocol).open(torch.zeros(6))
+        Windows(protocol).open(torch.zeros(6), reports=6)
     with pytest.raises(ValueError, match=r"a window is \(3\)|a window is \(3,\)"):
         WindowSolver(protocol).solve(torch.zeros(6), reports=6)
     with pytest.raises(ValueError, match="exceed 2"):
@@ -154,6 +154,17 @@ def test_a_round_of_fewer_clients_than_windows_are_promised_is_refused() -> None
     assert FederatedRound.from_state(one.state()) == one
 
 
+def test_a_short_round_opens_no_window_and_enters_no_series() -> None:
+    protocol = small()
+    total = protocol.total(protocol.randomize(torch.ones(6, 3), randomness=SeededRandomness(1)))
+    windows = Windows(protocol)
+    with pytest.raises(ValueError, match="promised the coins of 6 clients, got 5"):
+        windows.open(total, reports=5)
+    assert torch.equal(windows.open(total, reports=6), Windows(protocol).open(total, reports=6))
+    with pytest.raises(ValueError, match="got 5 reports"):
+        protocol.estimate(total, reports=5)
+
+
 def test_it_is_agreed_on_and_built_by_name() -> None:
     protocol = small()
     assert spec_from_json(SumSpec(protocol=protocol).to_json()) == SumSpec(protocol=protocol)
@@ -161,6 +172,9 @@ def test_it_is_agreed_on_and_built_by_name() -> None:
     alone = get("vector-sum", dim=3, cohort=50, noise_multiplier=9.0)
     ratio = found.round().noise_multiplier / alone.round().noise_multiplier
     assert 0.98 < ratio < 1.02
+    for none in ((), (0, 1), (1.5,), "12"):
+        with pytest.raises(ValueError, match="coefficients must be whole numbers"):
+            WindowedSum.calibrated(dim=3, cohort=50, epsilon=1.0, delta=DELTA, coefficients=none)
     with pytest.raises(TypeError, match="coefficients"):
         VectorSum.calibrated(dim=3, cohort=50, epsilon=1.0, delta=DELTA, coefficients=(2, 1))
 
@@ -214,6 +228,23 @@ def test_noise_is_that_of_explicit_matrices_and_no_other_coefficients_have_less(
         assert math.hypot(*near) * math.sqrt(exact(tuple(near)) / exact((1.0,))) > 0.985 * best
 
 
+@pytest.mark.parametrize("rounds", range(1, 9))
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_noise_of_series_shorter_than_a_window_is_that_of_explicit_matrices(
+    rounds: int, scheduled: bool
+) -> None:
+    weights = (6, 4, 3, 3, 2, 2)
+    rates = np.linspace(1.0, 0.2, rounds) if scheduled else None
+    exact = [np.square(noise_matrix(each, rounds, rates=rates)).sum() for each in (weights, (1.0,))]
+    given = None if rates is None else rates.tolist()
+    found = prefix_noise(weights, rounds=rounds, learning_rates=given)
+    assert found == pytest.approx(math.sqrt(exact[0] / exact[1]), rel=1e-9)
+    protocol = small(coefficients=weights)
+    left = prefix_noise(weights, rounds=rounds) * 6
+    noise = 3 * protocol.noise_variance * (left**2 - 1)
+    assert protocol.variance_over(rounds) == pytest.approx(protocol.worst_variance + noise)
+
+
 def test_long_schedules_are_followed_in_evenly_spaced_rounds() -> None:
     rounds, weights = 700, (6, 4, 3, 3, 2, 2)
     rates = np.cos(np.linspace(0, 1.5, rounds))
@@ -252,6 +283,7 @@ def test_windows_of_one_round_are_plain_sums() -> None:
         ({"band": 0}, "band"),
         ({"rounds": 0}, "rounds"),
         ({"learning_rates": [1.0]}, "for each of 5 rounds"),
+        ({"rounds": 40, "band": 8, "rounding": 1e-14}, "larger rounding"),
         ({"learning_rates": [0.0] * 5}, "all zero"),
         ({"learning_rates": [1.0, 1.0, -1.0, 1.0, 1.0]}, "a learning rate"),
     ],

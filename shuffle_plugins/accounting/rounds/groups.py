@@ -360,14 +360,14 @@ class LabelledRound(Round):
     seen = ShuffleRound.seen
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "members", tuple(self.members))
+        object.__setattr__(self, "members", _shuffle_rounds(self.members))
         super().__post_init__()
         levels = [each.local_epsilon for each in self.members]
         if not levels or len(set(levels)) != len(levels):
             raise ValueError(f"groups must have an ε0 each, got {levels}")
         for each in self.members:
-            if not isinstance(each, ShuffleRound) or each.adversary is not self.adversary:
-                raise ValueError(f"members must be ShuffleRounds against the {self.adversary}, got {each!r}")
+            if each.adversary is not self.adversary:
+                raise ValueError(f"members must be rounds against the {self.adversary}, got {each!r}")
             if each.sampling is not self.sampling:
                 raise ValueError(f"all groups are sampled alike, got {self.sampling} and {each.sampling}")
 
@@ -379,7 +379,7 @@ class LabelledRound(Round):
     @classmethod
     def of(cls, members: Sequence[ShuffleRound]) -> Self:
         """Of one round for each group."""
-        if not members:
+        if not _shuffle_rounds(members):
             raise ValueError("give the round of one group at least")
         return cls(
             members=tuple(members),
@@ -477,6 +477,13 @@ class LabelledRound(Round):
     @override
     def fields_from_state(cls, saved: dict[str, Any]) -> dict[str, Any]:
         return saved | {"members": tuple(ShuffleRound.from_state(each) for each in saved["members"])}
+
+
+def _shuffle_rounds(members: Sequence[ShuffleRound]) -> tuple[ShuffleRound, ...]:
+    for each in members:
+        if not isinstance(each, ShuffleRound):
+            raise ValueError(f"members must be ShuffleRounds, got {each!r}")
+    return tuple(members)
 
 
 def _sign(plus: float, minus: float) -> CountMasses:

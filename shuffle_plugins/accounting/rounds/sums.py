@@ -225,9 +225,13 @@ class SumRound(_CoveredSum):
         )
 
 
-def _coefficients(name: str, value: object) -> tuple[int, ...]:
+LARGEST_COEFFICIENT = 1 << 16  # sums stay whole numbers
+
+
+def checked_coefficients(name: str, value: object) -> tuple[int, ...]:
+    """Return c_0, …, c_{b−1}; ValueError if they are none."""
     found = tuple(value) if isinstance(value, (tuple, list)) else ()
-    whole = all(type(each) is int and 0 <= each <= 1 << 16 for each in found)  # sums stay whole numbers
+    whole = all(type(each) is int and 0 <= each <= LARGEST_COEFFICIENT for each in found)
     if not found or not whole or not (found[0] and found[-1]):
         raise ValueError(
             f"{name} must be whole numbers in [0, 2**16], the first and the last positive, got {value!r}"
@@ -235,7 +239,7 @@ def _coefficients(name: str, value: object) -> tuple[int, ...]:
     return found
 
 
-Coefficients = Annotated[tuple[int, ...], _coefficients]
+Coefficients = Annotated[tuple[int, ...], checked_coefficients]
 """c_0, …, c_{b−1}: the weights of the present round's sum and of those before it in a window."""
 
 

@@ -387,3 +387,6 @@ def test_reports_with_a_delta_of_their_own_are_in_groups_that_can_be_told_apart(
     for wrong in ([], [members[0], members[0]], [members[0], server]):
         with pytest.raises(ValueError, match=r"group|members"):
             LabelledRound.of(wrong)
+    for make in (LabelledRound.of, partial(LabelledRound, population=2, cohort=2, sampling=Sampling.FULL)):
+        with pytest.raises(ValueError, match="members must be ShuffleRounds, got 1"):
+            make(members=(1,))

@@ -86,7 +86,7 @@ class Trusted:
     def next(self) -> torch.Tensor:
         counts, reports = torch.stack(self.tossed).sum(dim=0), len(self.tossed)
         self.tossed.clear()
-        return self._solver.solve(self._windows.open(counts), reports=reports)
+        return self._solver.solve(self._windows.open(counts, reports=reports), reports=reports)
 
 
 @pytest.fixture
@@ -182,6 +182,29 @@ def test_a_trusted_summing_stage_opens_the_same_windows(trusted: Trusted) -> Non
             assert torch.equal(found.total.sum, trusted.next())
     assert stage.series is not None
     assert stage.series.index == 4
+
+
+def test_a_summing_stage_never_opens_a_window_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, total = SummingStage(), torch.zeros(2 * DIM, dtype=torch.int64)
+    place = stage.next_window(WINDOWED, run="test", clients=GROUP)
+
+    def without_room(*_: Any, **__: Any) -> torch.Tensor:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(WindowSolver, "solve", without_room)
+        with pytest.raises(OSError, match="no space"):
+            stage._estimated(WINDOWED, total, COHORT, window=place)
+    assert stage.series is None
+    following = stage.next_window(WINDOWED, run="test", clients=GROUP)
+    assert following is not None
+    assert following.index == 0
+    assert following != place
+    with pytest.raises(ValueError, match="another window"):
+        stage._estimated(WINDOWED, total, COHORT, window=place)
+    stage._estimated(WINDOWED, total, COHORT, window=following)
+    assert stage.series is not None
+    assert stage.series.index == 1
 
 
 def test_a_client_that_drops_out_is_in_no_window(run: WindowRun, trusted: Trusted) -> None:

@@ -65,6 +65,9 @@ def test_intervals_hold_as_often_as_they_say():
         within += float((histogram.frequencies - truth).abs().max()) <= reach
     assert covered / 4_000 > 0.88
     assert within / 800 > 0.88
+    coins = binom(6 * 160, 0.5)  # of four times as many clients
+    reach = 4 * protocol._reach(0.05, reports=160)
+    assert 2 * coins.sf(6 * 80 + reach) <= 0.05 < 2 * coins.sf(6 * 80 + reach - 4)
 
 
 def test_what_malicious_clients_send_is_bounded_or_set_aside():

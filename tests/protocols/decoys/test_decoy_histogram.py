@@ -189,9 +189,17 @@ def test_what_liars_send_is_bounded_or_refused():
     for refused in (torch.tensor([-2]), torch.tensor([3]), torch.tensor([0.5])):
         with pytest.raises(ValueError, match="categor"):
             protocol.randomize(refused)
-    with pytest.raises(ValueError, match="pass reports="):
-        protocol.estimate(protocol.total(reports))
+    for call in (protocol.estimate, protocol._sum):
+        with pytest.raises(ValueError, match="pass reports="):
+            call(protocol.total(reports))
+    for call in (protocol.sum, protocol.aggregate):
+        with pytest.raises(ValueError, match="shuffled messages"):
+            call(messages)
+    assert torch.equal(protocol.sum(reports), honest)
     with pytest.raises(ValueError, match="4 clients"):
         protocol.collect(torch.tensor([0, 1]))
     quiet = DecoyHistogram(categories=3, cohort=4, decoys=1e-25)
-    assert quiet.total(quiet.randomize(torch.tensor([0, 0, 1, 2]))).tolist() == [2, 1, 1]
+    single = quiet.randomize(torch.tensor([0, 0, 1, 2]))  # where a report is a message
+    assert quiet.total(single).tolist() == [2, 1, 1]
+    assert quiet.sum(single).tolist() == [2, 1, 1]
+    assert [len(sent) for sent in quiet.messages(single)] == [1] * 4

@@ -174,6 +174,10 @@ def test_intervals_hold_as_often_as_they_say(shape):
     steps = round(protocol._reach(0.05, reports=40))
     outside = [1 - noise[200 - t : 201 + t].sum() for t in (steps, steps - 2)]
     assert outside[0] <= 0.05 < outside[1]
+    noise = law_of_noise(protocol.rate, 3 / shape, 300)  # of three times as many clients
+    steps = round(protocol._reach(0.05, reports=120))
+    outside = [1 - noise[300 - t : 301 + t].sum() for t in (steps, steps - 2)]
+    assert outside[0] <= 0.05 < outside[1]
 
 
 def test_reports_add_up_to_the_sum_and_its_noise():
@@ -226,6 +230,15 @@ def test_quantiles_are_near_and_the_tree_agrees_with_itself():
         for s in range(40)
     ]
     assert np.mean(np.square(ranks)) < raw
+
+
+def test_everybody_is_below_the_last_edge():
+    protocol = LaplaceQuantiles(lower=0.0, upper=1.0, cohort=1_000, leaves=64, noise_epsilon=1.0)
+    x = torch.linspace(0, 1, 1_000, dtype=torch.float64)[:, None]
+    for seed in range(60):
+        found = protocol.estimate(protocol.share(x, randomness=SeededRandomness(seed)), reports=1_000)
+        assert found.below[-1] == 1_000
+        assert 0.0 <= found.quantile(0.5) <= found.quantile(1.0) <= 1.0
 
 
 def test_what_liars_send_is_bounded_or_refused():
