@@ -9,8 +9,8 @@ ledgers.
 
     python examples/flower_windows.py --data-dir DIR --sum windowed-sum --epsilon 1
 
-DIR has a folder ``fashion-mnist`` with its IDX files. Ctrl-C, or kill it, whenever you like: a run goes on from its ledger after
-its last completed round, with a new series of windows.
+DIR has a folder ``fashion-mnist`` with its IDX files. Ctrl-C, or kill it, whenever you like: a run goes on
+from its ledger after its last completed round, with a new series of windows.
 """
 
 from __future__ import annotations
