@@ -100,12 +100,13 @@ def test_an_edge_that_is_not_the_population_is_flagged() -> None:
 def test_an_interior_optimum_is_found_and_refined() -> None:
     with registered(_Steep, lambda *, local_epsilon, dim: Blanket.clones(local_epsilon)) as name:
         found = planned(population=400, mechanism=name, num_steps=10, spread=0.0)
+        said = found.remarks()
     assert found.cohort_edge is Edge.INTERIOR
     assert not found.everybody
     tried = sorted(row.cohort for row in found.rows)
     place = tried.index(found.best.cohort)
     assert tried[place + 1] / tried[place - 1] < 2
-    assert not any("k = n" in said for said in found.remarks())
+    assert not any("k = n" in each for each in said)
 
 
 @contextmanager
