@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from accounted import accounted
+from noisy_histograms import profile, worst_deltas
 from scipy import stats
 
 from shuffle_plugins.accounting import DecoyRound, Round
@@ -18,28 +19,13 @@ TARGET = {"epsilon": 1.0, "delta": 1e-6}
 LEVELS = (0.0, 0.2, 0.7, 1.3)
 
 
-def profile(p, q, epsilon):
-    return float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
-
-
 @pytest.mark.parametrize("clients", [2, 4, 6])
 @pytest.mark.parametrize("honest", [1.0, 0.5])
 def test_no_neighbouring_datasets_leak_more_than_certified(clients, honest):
     """All datasets of three categories; decoys of the honest alone, as the others may send none."""
     protocol = DecoyHistogram(categories=3, cohort=clients, decoys=9.0, honest_fraction=honest)
-    found, worst = accounted(protocol.round()), dict.fromkeys(LEVELS, 0.0)
-    decoys = stats.poisson(9.0).pmf(np.arange(70))
-    law = [np.concatenate([np.zeros(k), decoys, np.zeros(clients - k)]) for k in range(clients + 1)]
-    for held in itertools.combinations_with_replacement(range(3), clients - 1):
-        others = [held.count(category) for category in range(3)]
-        for mine, yours in itertools.permutations(range(3), 2):
-            p, q = (
-                np.multiply.outer(*(law[others[c] + (c == own)] for c in (mine, yours)))
-                for own in (mine, yours)
-            )  # the third count has the same law on both sides
-            for epsilon in LEVELS:
-                worst[epsilon] = max(worst[epsilon], profile(p, q, epsilon))
-    for epsilon, exact in worst.items():
+    found, decoys = accounted(protocol.round()), stats.poisson(9.0).pmf(np.arange(70))
+    for epsilon, exact in worst_deltas(decoys, clients=clients, levels=LEVELS).items():
         bound = found.delta(epsilon)
         assert bound.lower * (1 - 1e-9) <= exact <= bound.upper * (1 + 1e-9)
         assert bound.upper - bound.lower < 1e-3 * exact + 1.3e-4  # e^-9 of infinite loss counts above alone

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from accounted import accounted
+from noisy_histograms import profile, worst_deltas
 from scipy import signal, stats
 
 from shuffle_plugins.accounting import LaplaceRound, Round
@@ -34,10 +35,6 @@ def law_of_noise(rate, shape, reach):
     ]
 
 
-def profile(p, q, epsilon):
-    return float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
-
-
 @pytest.mark.parametrize("clients", [2, 4, 6])
 @pytest.mark.parametrize("honest", [1.0, 0.5])
 def test_no_neighbouring_histograms_leak_more_than_certified(clients, honest):
@@ -46,18 +43,7 @@ def test_no_neighbouring_histograms_leak_more_than_certified(clients, honest):
     noise = law_of_noise(protocol.rate, 1.0, 60)
     assert noise == pytest.approx(math.tanh(0.3) * np.exp(-0.6 * np.abs(np.arange(-60, 61))), rel=1e-9)
     found = accounted(protocol.round())
-    worst = dict.fromkeys((0.0, 0.3, 0.8, 1.19), 0.0)
-    marginals = [np.concatenate([np.zeros(k), noise, np.zeros(clients - k)]) for k in range(clients + 1)]
-    for held in itertools.combinations_with_replacement(range(3), clients - 1):
-        others = [held.count(category) for category in range(3)]
-        for mine, yours in itertools.permutations(range(3), 2):
-            p, q = (
-                np.multiply.outer(*(marginals[others[c] + (c == own)] for c in (mine, yours)))
-                for own in (mine, yours)
-            )  # the third count has the same law on both sides
-            for epsilon in worst:
-                worst[epsilon] = max(worst[epsilon], profile(p, q, epsilon))
-    for epsilon, exact in worst.items():
+    for epsilon, exact in worst_deltas(noise, clients=clients, levels=(0.0, 0.3, 0.8, 1.19)).items():
         bound = found.delta(epsilon)
         assert bound.lower * (1 - 1e-9) <= exact <= bound.upper * (1 + 1e-9)
         assert bound.upper - exact < 1e-6

@@ -33,7 +33,7 @@ class Frame(dict[str, NDArray[np.float64]]):
 
 
 def flowers() -> Frame:
-    """All of them."""
+    """All rows of the data set, as pandas has them."""
     drawn = np.random.default_rng(150)
     return Frame({name: drawn.normal(*law, FLOWERS).round(1).clip(2, 10) for name, law in COLUMNS.items()})
 
