@@ -147,10 +147,6 @@ class QueryGrid(ShuffleGrid):
             waiting=Waiting(),
             evaluation=None,
         )
-        if ledger is None:
-            ledger = FederatedAccountant()
-        elif not isinstance(ledger, (BudgetLedger, FederatedAccountant)):
-            ledger = BudgetLedger(ledger)
         self._record = SpendingRecord(ledger, settings=self.settings)
         self._rounds = Rounds(self.settings, record=self._record)
         self._key = record

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import random
 import secrets
 import time
@@ -112,10 +113,20 @@ class Waits:
 
 class SpendingRecord:
     """Records each round at its highest possible cost before it is sent, at its own cost before its release,
-    in a ledger, or in an accountant alone. ``under_way`` is a round that was begun and not ended.
+    in a ledger, or the path of one, or in an accountant alone, by default a new one. ``under_way`` is a round
+    that was begun and not ended.
     """
 
-    def __init__(self, kept: BudgetLedger | FederatedAccountant, *, settings: Settings) -> None:
+    def __init__(
+        self,
+        kept: BudgetLedger | FederatedAccountant | str | os.PathLike[str] | None,
+        *,
+        settings: Settings,
+    ) -> None:
+        if kept is None:
+            kept = FederatedAccountant()
+        elif not isinstance(kept, (BudgetLedger, FederatedAccountant)):
+            kept = BudgetLedger(kept)
         self.ledger = kept if isinstance(kept, BudgetLedger) else None
         self.accountant = kept.accountant() if isinstance(kept, BudgetLedger) else kept
         self.under_way: tuple[bytes, FederatedRound] | None = None

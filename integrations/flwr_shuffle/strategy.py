@@ -135,10 +135,6 @@ class ShuffleStrategy(Strategy):
             waiting=Waiting() if waiting is None else waiting,
             evaluation=evaluation,
         )
-        if ledger is None:
-            ledger = FederatedAccountant()
-        elif not isinstance(ledger, (BudgetLedger, FederatedAccountant)):
-            ledger = BudgetLedger(ledger)
         self._record = SpendingRecord(ledger, settings=self.settings)
         self._rounds = Rounds(self.settings, record=self._record)
         self._failures = Failures()
