@@ -62,11 +62,12 @@ class MetricKind(Ranged, ABC):
         return noise
 
 
+@dataclass(frozen=True)
 class _Ranges(MetricKind):
     """A kind with a public range; a number outside counts as the nearer end."""
 
-    low: float
-    high: float
+    low: Annotated[float, in_range()]
+    high: Annotated[float, in_range()]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,9 +84,6 @@ class _Ranges(MetricKind):
 @dataclass(frozen=True)
 class Mean(_Ranges):
     """The mean over the clients of one number each, in the range [low, high]."""
-
-    low: Annotated[float, in_range()]
-    high: Annotated[float, in_range()]
 
     @property
     @override
@@ -147,8 +145,6 @@ class Bins(_Ranges):
     The app returns a number, or a list of them: then a client counts in each bin by the share of its numbers.
     """
 
-    low: Annotated[float, in_range()]
-    high: Annotated[float, in_range()]
     bins: _BinCount
 
     @property
@@ -181,8 +177,6 @@ class Quantiles(_Ranges):
 
     levels: ClassVar[int] = 2
 
-    low: Annotated[float, in_range()]
-    high: Annotated[float, in_range()]
     at: tuple[float, ...] = field(default=(0.5,), compare=False)  # clients report the same for all
 
     def __post_init__(self) -> None:

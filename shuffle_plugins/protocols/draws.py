@@ -298,7 +298,7 @@ class PolyaLaw(CountLaw):
 
 @dataclass(frozen=True, kw_only=True)
 class PoissonLaw(CountLaw):
-    """p(k) ∝ mean^k/k!."""
+    """The law of a Poisson number of this mean: p(k) = e^−mean·mean^k/k!."""
 
     mean: Positive
 

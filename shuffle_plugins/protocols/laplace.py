@@ -35,7 +35,7 @@ from shuffle_plugins.protocols.lattices import (
 from shuffle_plugins.protocols.sums import HistogramProtocol, LatticeSum
 from shuffle_plugins.randomness.sources import Randomness, secure
 
-_RARE = 64  # −log2 of the probability that any client's share of any coordinate is out of range
+_RARE_BITS = 64  # −log2 of the probability that any client's share of any coordinate is out of range
 _MOST_LISTED = 1 << 20  # masses of the noise that are convolved
 
 
@@ -102,7 +102,7 @@ class LaplaceSum(LatticeSum[LaplaceRound]):
             coordinates=coordinates,
             evenly=lattice.moved is not None,
             shape=min(1.0, present / self.honest_cohort),
-            distance=2.0**-_RARE,
+            distance=2.0**-_RARE_BITS,
             **who,
         )
 
@@ -125,7 +125,7 @@ class LaplaceSum(LatticeSum[LaplaceRound]):
 
     @cached_property
     def _share_reach(self) -> int:
-        return self.noise.reach(clients=1, bits=_RARE + math.log2(self.lattice.size * self.cohort))
+        return self.noise.reach(clients=1, bits=_RARE_BITS + math.log2(self.lattice.size * self.cohort))
 
     messages_per_client = 1
 

@@ -310,13 +310,8 @@ class Dyadic(Lattice):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneNorm(Lattice):
-    """Vectors in an ℓ1 ball, rounded without bias to multiples of radius/levels in the same ball.
-
-    A row x is multiplied by levels/radius·min(1, radius/‖x‖₁), to y. With c_j = |y_1| + … + |y_j| and one U
-    uniform on [0, 1), coordinate j becomes ±(⌊c_j + U⌋ − ⌊c_(j−1) + U⌋), with the sign of y_j: |y_j| on
-    average, and ⌊c_d + U⌋ ≤ levels in all. A row that is not finite counts as zeros.
-    """
+class _Ball(Lattice):
+    """Vectors in a ball, in multiples of radius/levels."""
 
     dim: Dim
     levels: Levels
@@ -338,6 +333,27 @@ class OneNorm(Lattice):
         return -self.levels
 
     @property
+    def attained(self) -> int:
+        """Opposite vectors along an axis are this far apart, whatever a float does to their last step."""
+        return 2 * (self.levels - 1)
+
+    def _rows(self, x: Tensor | Rows) -> Rows:
+        rows = Rows.of(x)
+        if rows.dim != self.dim:
+            raise ValueError(f"vectors have dimension {self.dim}, got {rows.dim}")
+        return rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneNorm(_Ball):
+    """Vectors in an ℓ1 ball, rounded without bias to multiples of radius/levels in the same ball.
+
+    A row x is multiplied by levels/radius·min(1, radius/‖x‖₁), to y. With c_j = |y_1| + … + |y_j| and one U
+    uniform on [0, 1), coordinate j becomes ±(⌊c_j + U⌋ − ⌊c_(j−1) + U⌋), with the sign of y_j: |y_j| on
+    average, and ⌊c_d + U⌋ ≤ levels in all. A row that is not finite counts as zeros.
+    """
+
+    @property
     @override
     def sensitivity(self) -> float:
         return float(2 * self.levels)
@@ -347,16 +363,9 @@ class OneNorm(Lattice):
     def l1_sensitivity(self) -> int:
         return 2 * self.levels
 
-    @property
-    def attained(self) -> int:
-        """Opposite vectors along an axis are this far apart, whatever a float does to their last step."""
-        return 2 * (self.levels - 1)
-
     @override
     def encode(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
-        rows = Rows.of(x)
-        if rows.dim != self.dim:
-            raise ValueError(f"vectors have dimension {self.dim}, got {rows.dim}")
+        rows = self._rows(x)
         dense = rows.finite(rows.l1_norm())[0].dense().double()
         reached = dense.abs().cumsum(dim=1)
         reached *= self.levels / reached[:, -1:].clamp(min=self.radius)
@@ -379,37 +388,13 @@ class OneNorm(Lattice):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedPoint(Lattice):
+class FixedPoint(_Ball):
     """Vectors in an ℓ2 ball, rounded without bias to multiples of radius/levels, to a bounded length."""
-
-    dim: Dim
-    levels: Levels
-    radius: Radius = 1.0
-
-    @property
-    @override
-    def size(self) -> int:
-        return self.dim
-
-    @property
-    @override
-    def step(self) -> float:
-        return self.radius / self.levels
-
-    @property
-    @override
-    def lowest(self) -> int:  # type: ignore[override]
-        return -self.levels
 
     @property
     @override
     def sensitivity(self) -> float:
         return 2 * self.norm_bound
-
-    @property
-    def attained(self) -> int:
-        """Opposite vectors along an axis are this far apart, whatever a float does to their last step."""
-        return 2 * (self.levels - 1)
 
     @property
     def norm_bound(self) -> float:
@@ -445,12 +430,6 @@ class FixedPoint(Lattice):
             return out
 
         return torch.stack(_in_parts(summed, rows)).sum(dim=0)
-
-    def _rows(self, x: Tensor | Rows) -> Rows:
-        rows = Rows.of(x)
-        if rows.dim != self.dim:
-            raise ValueError(f"vectors have dimension {self.dim}, got {rows.dim}")
-        return rows
 
     def _rounded(
         self, rows: Rows, draw: Keystream, first: int, last: int, *, apart: bool

@@ -308,10 +308,15 @@ class CountMasses:
         return found
 
 
+def reach_of(*laws: CountMasses) -> tuple[int, int]:
+    """The first number that any of the laws has, and how many follow up to the last one."""
+    first = min(law.first for law in laws)
+    return first, max(law.first + len(law.masses) for law in laws) - first
+
+
 def mixed_counts(laws: Sequence[tuple[float, CountMasses]]) -> CountMasses:
     """A mixture, by probabilities."""
-    first = min(law.first for _, law in laws)
-    length = max(law.first + len(law.masses) for _, law in laws) - first
+    first, length = reach_of(*(law for _, law in laws))
     return CountMasses.of(first, sum((mass * law.on(first, length) for mass, law in laws), np.zeros(length)))
 
 
@@ -345,11 +350,8 @@ def split_counts(total: CountMasses, *, shown: CountMasses, clear: float) -> tup
         clear: by how much client 1's report is likelier for what it holds.
     """
     first, second = [], []
-    start, end = (
-        min(law.first for law in (total, shown)),
-        max(law.first + len(law.masses) for law in (total, shown)),
-    )
-    own = shown.on(start, end - start)[total.first - start :]
+    start, length = reach_of(total, shown)
+    own = shown.on(start, length)[total.first - start :]
     for i, mass in enumerate(total.masses.tolist()):
         number = total.first + i
         least, halves = binomial_window(number, 0.5)

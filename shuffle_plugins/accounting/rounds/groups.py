@@ -27,6 +27,7 @@ from shuffle_plugins.accounting.pairs.groups import (
     OtherClients,
     drawn_counts,
     mixed_counts,
+    reach_of,
     shared_atoms,
     sign_types,
     split_counts,
@@ -312,8 +313,7 @@ class GroupsRound(Round):
             mixed_counts([(chance, law.plus(own)) for chance, law, own in self._drawn(laws, _sign(*each))])
             for each in held
         )
-        start = min(first.first, second.first)
-        length = max(law.first + len(law.masses) for law in (first, second)) - start
+        start, length = reach_of(first, second)
         return first.on(start, length), second.on(start, length)
 
     def _drawn(
