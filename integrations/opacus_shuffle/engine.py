@@ -141,6 +141,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         self._require_accountant()
         self.secure_mode = secure_mode
         self.dataset: Dataset[Any] | None = None
+        self.data_loader: DataLoader[Any] | None = None
+        """The loader that the last call returned: what a training framework must iterate over."""
 
     @property
     def accountant(self) -> IAccountant:
@@ -394,6 +396,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 "SeededRandomness was used: whoever knows or guesses the seed can undo the noise, and no ε "
                 "below protects anybody"
             )
+        self.data_loader = private_loader
         self._optimizers += (private_optimizer,)
         self._training_plan = TrainingPlan.of(
             private_optimizer,
@@ -509,8 +512,19 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         checkpoint = torch.load(path, **{**(torch_load_kwargs or {}), "weights_only": False})
         if start is not None:
             path.seek(start)  # type: ignore[union-attr]
-        accountant, state = self._require_accountant(), checkpoint.get("privacy_accountant_state_dict", {})
-        history, changes = accountant.continued(state).history, []
+        self.load_history(checkpoint.get("privacy_accountant_state_dict", {}))
+        loaded: dict[str, Any] = super().load_checkpoint(
+            path=path, module=module, torch_load_kwargs=torch_load_kwargs, **objects
+        )
+        return loaded
+
+    def load_history(self, state: Mapping[str, Any]) -> None:
+        """Go on with an accountant's ``state_dict()`` of an earlier run, after what makes private was called.
+
+        Warns and refuses as :meth:`load_checkpoint` does.
+        """
+        accountant, changes = self._require_accountant(), []
+        history = accountant.continued(state).history
         if self._optimizers and history and history[-1][0] != self._optimizers[-1].round:
             changes.append(
                 f"its last rounds were {history[-1][0]}, the next are {self._optimizers[-1].round}"
@@ -523,14 +537,11 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 "rightly. To resume, call what made the first engine private with the same arguments (epochs "
                 "or num_steps of the whole run), in a new engine, and load then"
             )
-        loaded: dict[str, Any] = super().load_checkpoint(
-            path=path, module=module, torch_load_kwargs=torch_load_kwargs, **objects
-        )
+        accountant.load_state_dict(state)
         self._doubt(
             "rounds were taken over from a checkpoint; how their gradients were clipped, whether their coins "
             "were seeded, and whether batches were passed over, is not known here"
         )
-        return loaded
 
     def _doubt(self, text: str) -> None:
         """Have every privacy statement from here on say so."""

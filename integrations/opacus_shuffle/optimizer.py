@@ -583,7 +583,8 @@ class ShuffleMixin:
             raise ShufflePrivacyError(
                 "this batch was not drawn by the sampler that the accounting is for, or a step was taken on "
                 "it already: take one step on each batch of the loader that make_private returned, before "
-                "the next one is delivered. Without the engine, call sampler.attach(optimizer) and train on "
+                "the next one is delivered. In Lightning pass callbacks=[LightningCallback(engine)] to the "
+                "Trainer; without the engine call sampler.attach(optimizer) and train on "
                 "CohortLoader(dataset, batch_sampler=sampler)"
             )
         under_way.fresh = False
