@@ -224,7 +224,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         module: nn.Module,
         optimizer: Optimizer,
         data_loader: DataLoader[Any],
-        local_epsilon: float | None = None,
+        local_epsilon: float | Sequence[float] | torch.Tensor | None = None,
         noise_multiplier: float | None = None,
         max_grad_norm: float | Sequence[float],
         randomizer: Randomizer = DEFAULT_RANDOMIZER,
@@ -238,7 +238,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         randomness: Randomness | None = None,
         target_epsilon: float | None = None,
         target_delta: float | None = None,
-        levels: Sequence[float] | torch.Tensor | None = None,
         **opacus_own: Unpack[OpacusArguments],
     ) -> PrivateObjects:
         """Add local randomisation, shuffling and accounting to the three training objects.
@@ -253,7 +252,10 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             data_loader: map-style data set, ``batch_size=k``, plain or shuffled order; the whole data set and
                 the same one in every process.
             local_epsilon: for local randomizers ε0 of one sample's gradient in one step, in nats, spent once
-                over all parameters.
+                over all parameters. With ``"poisson"`` also one for each record, in the order of the data
+                set: they are taken to be public, and must not follow from the data. The loader then delivers
+                a round in one physical batch for each level, as ``BatchMemoryManager`` splits one; ε is of
+                those who lose most, and :meth:`get_epsilon_interval` has that of each level.
             noise_multiplier: for ``"vector-sum"`` and ``"multi-message"`` the standard deviation, over
                 ``max_grad_norm``, of Gaussian noise in each coordinate of the sum that would give about the
                 same privacy. As in Opacus, except that a record is replaced and not left out, which moves the
@@ -276,10 +278,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             randomness: coins of sampler and randomizer. ``SeededRandomness`` makes a run repeatable and voids
                 its privacy.
             target_epsilon: optional budget; the step that would exceed it raises ``PrivacyBudgetExceeded``.
-            levels: ε0 of each record, in the order of the data set, in place of ``local_epsilon``; with a
-                local randomizer and ``"poisson"``. They are taken to be public, and must not follow from the
-                data; the model must take the records of a batch in the loader's order. ε is of those who lose
-                most; :meth:`get_epsilon_interval` has that of each level.
 
         Raises:
             ShufflePrivacyError: if the configuration is one whose ε would be wrong.
@@ -347,7 +345,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             loss_reduction=given.loss_reduction,
             on_nonfinite=given.on_nonfinite,
             randomness=coins,
-            levels=getattr(given, "levels", None),
             **privacy,
         )
         accountant.core_type(method=accountant.method).step(private_optimizer.round)  # or it is refused now
@@ -441,7 +438,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
     def get_epsilon_interval(self, delta: float, *, level: float | None = None) -> EpsilonInterval:
         """Certified upper bound on ε at δ in (0, 1), and ε of a real randomizer below it.
 
-        ``level`` is for the records of that ε0, if ``levels`` were given; else it is of those who lose most.
+        ``level`` is for the records of that ε0, if each has its own; else it is of those who lose most.
         """
         accountant = self._require_accountant()
         if level is None:

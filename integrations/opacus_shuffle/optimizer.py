@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn, cast
 from weakref import WeakSet
 
+import numpy as np
 import torch
 from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
 from torch import Tensor, nn
@@ -37,6 +38,7 @@ from opacus_shuffle.sums import (
     ClippedBall,
     Randomizer,
     RecordLevels,
+    RoundSum,
     SumSetting,
     positive,
 )
@@ -107,7 +109,7 @@ class ShuffleMixin:
         optimizer: Optimizer,
         *,
         randomizer: Randomizer,
-        local_epsilon: float | None = None,
+        local_epsilon: float | Sequence[float] | Tensor | None = None,
         noise_multiplier: float | None = None,
         max_grad_norm: float | Sequence[float],
         clipping: str | AdaptiveClipping = "flat",
@@ -117,7 +119,6 @@ class ShuffleMixin:
         loss_reduction: str = "mean",
         on_nonfinite: str = "zero",
         randomness: Randomness | None = None,
-        levels: object = None,
     ) -> None:
         """Wrap the optimizer that takes the randomised average; the rest is as of ``make_private``.
 
@@ -160,11 +161,9 @@ class ShuffleMixin:
         sizes = [p.numel() for p in self._own]
         chosen = SumSetting.of(randomizer, clipping, max_grad_norm, sizes=sizes, cohort=cohort)
         self._levels: RecordLevels | None = None
-        if levels is not None:
-            if local_epsilon is not None:
-                raise ShufflePrivacyError("levels say the local_epsilon of every record: leave it out")
+        if np.ndim(local_epsilon):  # type: ignore[arg-type]
             self._levels = RecordLevels.of(
-                levels, population=population, sampling=sampling, clipping=clipping
+                local_epsilon, population=population, sampling=sampling, clipping=clipping
             )
             local_epsilon = max(self._levels.counts)
         self._build(chosen.with_privacy(local_epsilon=local_epsilon, noise_multiplier=noise_multiplier))
@@ -203,14 +202,17 @@ class ShuffleMixin:
             self._sum = chosen.build(**draw)
         else:
             if chosen.privacy != max(self._levels.counts):
-                raise ShufflePrivacyError("local_epsilon is each record's own, by levels: it cannot be set")
+                raise ShufflePrivacyError("local_epsilon is each record's own: it cannot be set")
             self._sums = self._levels.sums(chosen, **draw)
             self._sum = next(iter(self._sums.values()))  # of the least ε0, the noisiest
         self._setting = chosen
 
     @property
     def local_epsilon(self) -> float:
-        """ε0 of one sample's gradient in one step, in nats; assign to change it from the next round on."""
+        """ε0 of one sample's gradient in one step, in nats; assign to change it from the next round on.
+
+        The largest, if each record has its own, which cannot be changed.
+        """
         if self._setting.takes_noise_multiplier:
             raise AttributeError(NO_LOCAL_EPSILON)
         return float(self._setting.privacy)
@@ -442,16 +444,22 @@ class ShuffleMixin:
                 "or leave on_nonfinite out: such a gradient then counts as zero. To skip the batch instead "
                 "would tell that it holds such a record"
             )
-        records = under_way.batch.records
-        if self._levels is None:
-            share = self._sum.share(rows, randomness=self._randomness)
-        elif records is None:
-            raise ShufflePrivacyError("levels need the numbers of a batch's records: use a CohortLoader")
-        else:
-            share = self._levels.share(self._sums, rows, records=records, randomness=self._randomness)
+        share = self._sum_of(under_way.batch).share(rows, randomness=self._randomness)
         under_way.total = share if under_way.total is None else under_way.total + share
         under_way.received += rows.num_rows
         under_way.taken += 1
+
+    def _sum_of(self, batch: Delivery) -> RoundSum:
+        """What randomises a physical batch: all its records have one level."""
+        if self._levels is None or not batch.rows:
+            return self._sum
+        if batch.level not in self._sums:
+            raise ShufflePrivacyError(
+                "each record has a local_epsilon of its own, and a batch that holds several cannot be told "
+                "apart: train on the loader that make_private returned, or announce batches of one level, "
+                "expect_batch(Delivery(rows=..., level=...))"
+            )
+        return self._sums[batch.level]
 
     def _check_parameters(self, params: list[nn.Parameter]) -> None:
         """A parameter that left the randomised vector would be updated with its raw gradient."""
@@ -612,7 +620,7 @@ class ShuffleMixin:
             raise CohortMismatch(
                 f"of the {batch.part} physical batches before this one {taken} were stepped on, and a round "
                 "of some of its records is not what the accounting is for: call step() on every physical "
-                "batch that BatchMemoryManager delivers. This round is dropped; the next one may go on"
+                "batch that is delivered. This round is dropped; the next one may go on"
             )
         return under_way
 
@@ -670,6 +678,7 @@ class ShuffleMixin:
                 f"the sampler draws (population, cohort, sampling, processes) = {drawn}, the optimizer "
                 f"accounts for {accounted}: give both the same"
             )
+        sampler.levels = None if self._levels is None else self._levels.column
 
     def begin_iteration(self) -> None:
         """Forget a round that was begun and not released: it cannot meet the next cohort."""
