@@ -63,6 +63,7 @@ from shuffle_plugins.accounting import (
     PrivacyTarget,
     Round,
     Sampling,
+    ShuffleAccountant,
     ShuffleRound,
     Unit,
     delta_warning,
@@ -443,7 +444,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         accountant = self._require_accountant()
         if level is None:
             return accountant.get_epsilon_interval(delta)
-        return accountant.core.of_group(level).epsilon(checked(checks.delta, delta))
+        return accountant.spent.of_group(level).epsilon(checked(checks.delta, delta))
 
     def statement(
         self,
@@ -467,7 +468,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 "if that depended on the data, as in `if not isfinite(loss): continue`, no ε covers it"
             )
         return PrivacyStatement.of(
-            accountant.core,
+            accountant.spent,
             delta=self.training_plan.delta if delta is None else delta,
             subject="training with the Opacus engine of opacus_shuffle",
             unit=unit,
@@ -759,7 +760,7 @@ class TrainingPlan:
     target_epsilon: float | None
     expected_noise: ExpectedNoise  # of one step's mean gradient
     _next_round: Round = field(repr=False)
-    _accountant: SubsampledShuffleAccountant = field(repr=False)
+    _history: ShuffleAccountant = field(repr=False)
 
     @classmethod
     def of(
@@ -788,7 +789,7 @@ class TrainingPlan:
             target_epsilon=target_epsilon,
             expected_noise=replace(expected_noise(mechanism, cohort=cohort), dim=optimizer.num_parameters),
             _next_round=next_round,
-            _accountant=copy.deepcopy(accountant),
+            _history=copy.deepcopy(accountant.spent),
         )
 
     @property
@@ -800,7 +801,7 @@ class TrainingPlan:
     def epsilon(self) -> float:
         """Certified ε at ``delta`` after ``num_steps`` steps and all rounds before; inf if none is."""
         try:
-            whole = self._accountant.core.and_rounds(self._next_round, num_steps=self._num_rounds)
+            whole = self._history.and_rounds(self._next_round, num_steps=self._num_rounds)
             return whole.epsilon(self.delta, lower=False).upper
         except ArithmeticError:
             return math.inf
@@ -811,7 +812,7 @@ class TrainingPlan:
 
     def delta_warning(self) -> str | None:
         """After how many steps the δ0 of all reports have used up ``delta``; None without δ0, or enough."""
-        amplified, last = self._accountant.core.rounds_left(self._next_round, delta=self.delta)
+        amplified, last = self._history.rounds_left(self._next_round, delta=self.delta)
         if amplified == math.inf or (self.whole_run and self._num_rounds <= amplified):
             return None
         unit = "epochs" if self._next_round.sampling is Sampling.EPOCH else "steps"

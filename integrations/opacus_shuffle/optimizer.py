@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, cast
-from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from typing_extensions import override
 
 from opacus_shuffle.accountants import (
+    OPTIMIZERS,
     AccountingHook,
     CohortMismatch,
     ShufflePrivacyError,
@@ -47,8 +47,6 @@ from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.randomness import Randomness, secure
 
-_alive: WeakSet[ShuffleMixin] = WeakSet()
-
 # Where rounds on a parameter are recorded. A parameter may outlive the engine that trained it.
 BOOKS: MutableMapping[Tensor, SubsampledShuffleAccountant] = WeakTensorKeyDictionary()
 
@@ -56,7 +54,7 @@ BOOKS: MutableMapping[Tensor, SubsampledShuffleAccountant] = WeakTensorKeyDictio
 def _refuse_raw_steps(stepping: Optimizer, _arguments: object, _keywords: object) -> None:
     """Called by torch before every optimizer's step: only private steps move what is trained privately."""
     moved = [p for group in stepping.param_groups for p in group["params"]]
-    owners = [owner for owner in _alive if owner.owns(moved)]
+    owners = [owner for owner in OPTIMIZERS if owner.owns(moved)]
     if owners and not any(owner._stepping for owner in owners):
         raise ShufflePrivacyError(
             f"this {type(stepping).__name__} would move parameters of a model that is trained privately by "
@@ -74,6 +72,7 @@ class RoundUnderWay:
     """One draw of the sampler, from the delivery of its first physical batch on."""
 
     batch: Delivery  # delivered last
+    number: int  # of the draw, or of the epoch: it is recorded once
     fresh: bool = True  # no step was taken on that batch
     refused: bool = False  # one of its steps: those on its other batches do nothing
     taken: int = 0  # physical batches whose reports are in the total
@@ -149,13 +148,13 @@ class ShuffleMixin:
         self._others: tuple[nn.Parameter, ...] = ()
         self._hooks: tuple[Callable[[Any], None], ...] = ()
         self._under_way: RoundUnderWay | None = None
-        self._unrecorded = 0  # rounds that this iteration has delivered
+        self._unrecorded: dict[int, Round] = {}  # by number, rounds that this iteration has delivered
         self._trained = False  # whether the model was trained in this iteration
         self._delivered = self._released = 0
         self._on_nonfinite = on_nonfinite
         self._parameters_seen: int | None = None  # the last iteration that began with finite ones
         self._stale_inputs = StaleInputs()
-        self._paid: dict[int, tuple[int, Round]] = {}  # by hook: the last epoch that it recorded
+        self._paid: dict[int, tuple[int, Round]] = {}  # by hook: the last round that it recorded
         self._stepping = False
         self._accountant: object = None  # of the engine that made this optimizer, if one did
         sizes = [p.numel() for p in self._own]
@@ -174,7 +173,7 @@ class ShuffleMixin:
             expected_batch_size=cohort / self._num_processes(),
             loss_reduction=loss_reduction,
         )
-        _alive.add(self)
+        OPTIMIZERS.add(self)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuse: a copy would record in a copy of the accountant. Torch's attempt also breaks all others."""
@@ -200,11 +199,13 @@ class ShuffleMixin:
         }
         if self._levels is None:
             self._sum = chosen.build(**draw)
+            self._round = self._sum.round
         else:
             if chosen.privacy != max(self._levels.counts):
                 raise ShufflePrivacyError("local_epsilon is each record's own: it cannot be set")
             self._sums = self._levels.sums(chosen, **draw)
             self._sum = next(iter(self._sums.values()))  # of the least ε0, the noisiest
+            self._round = LabelledRound.of([cast(ShuffleRound, each.round) for each in self._sums.values()])
         self._setting = chosen
 
     @property
@@ -313,9 +314,7 @@ class ShuffleMixin:
     @property
     def round(self) -> Round:
         """What the next step reveals, as accounted for (replace-one, against an observer of the model)."""
-        if self._levels is not None:
-            return LabelledRound.of([cast(ShuffleRound, each.round) for each in self._sums.values()])
-        return self._sum.round
+        return self._round
 
     # ---- hooks ------------------------------------------------------------------------------------------
 
@@ -340,35 +339,42 @@ class ShuffleMixin:
                 "attach_step_hook"
             )
 
-    def _record(self, hook: AccountingHook) -> None:
-        """Have it record the round; an epoch before its first release, with which the rest of it is paid."""
-        if self._sampling is not Sampling.EPOCH:
-            hook(self)
-            return
-        if self._under_way is None:
-            raise ShufflePrivacyError("no batch of an epoch was delivered")
-        now = self._under_way.batch.iteration
-        iteration, paid = self._paid.get(id(hook), (None, None))
-        if iteration != now:
-            hook(self)
-            self._paid[id(hook)] = (now, self.round)
-        elif paid != self.round:
-            raise ShufflePrivacyError(
-                "the randomizer changed within an epoch, which is accounted for as one round of one "
-                "randomizer. Change it after the last step of an epoch, or begin a new iteration over the "
-                "loader, which is a new epoch"
-            )
+    def _record(self, hook: AccountingHook, number: int, new_round: Round) -> None:
+        """Have it record a round, once: an epoch before its first release, which pays for the rest of it."""
+        if self._paid.get(id(hook), (None,))[0] != number:
+            hook(self, new_round)
+            self._paid[id(hook)] = (number, new_round)
 
     def record_passed_over(self, *, but: int = 0) -> None:
         """Record the batches that were delivered and not stepped on, once the model is trained on one.
 
-        A batch that a budget refuses stays to be recorded. The last ``but`` batches are left out.
+        Each as it was to be charged when it was delivered. A batch that a budget refuses stays to be
+        recorded. The last ``but`` batches are left out.
         """
         self._trained |= self._stale_inputs.trained
-        while self._trained and self._unrecorded > but:
+        while self._trained and len(self._unrecorded) > but:
+            number, new_round = next(iter(self._unrecorded.items()))
             for hook in self._accounting:
-                self._record(hook)
-            self._unrecorded -= 1
+                self._record(hook, number, new_round)
+            del self._unrecorded[number]
+
+    @property
+    def outstanding(self) -> list[tuple[AccountingHook, Round]]:
+        """What will be recorded as soon as the next batch is delivered, if no step comes before it."""
+        trained = self._trained or self._stale_inputs.trained
+        count = len(self._unrecorded) - self._only_looked_at if trained else 0
+        return [
+            (hook, new_round)
+            for number, new_round in list(self._unrecorded.items())[:count]
+            for hook in self._accounting
+            if self._paid.get(id(hook), (None,))[0] != number
+        ]
+
+    @property
+    def _only_looked_at(self) -> bool:
+        """Whether the last batch was delivered, and the model not trained on it."""
+        last = self._under_way
+        return last is not None and last.fresh and last.batch.part == 0 and not self._stale_inputs.trained
 
     def watch(self, module: nn.Module, *, accountant: SubsampledShuffleAccountant | None = None) -> None:
         """Look after the whole model: training on earlier batches is noticed, and layers that mix records.
@@ -518,9 +524,15 @@ class ShuffleMixin:
         try:
             self.record_passed_over(but=1)  # this batch, which the hooks record themselves
             for accounting in self._accounting:
-                self._record(accounting)
+                self._record(accounting, under_way.number, self.round)
+                if self._paid[id(accounting)][1] != self.round:
+                    raise ShufflePrivacyError(
+                        "the randomizer changed within an epoch, which is accounted for as one round of "
+                        "one randomizer. Change it after the last step of an epoch, or begin a new iteration "
+                        "over the loader, which is a new epoch"
+                    )
         finally:  # what an accountant refuses does not depend on the data, and would be refused again
-            self._unrecorded -= 1
+            self._unrecorded.pop(under_way.number, None)
         for hook in self._hooks:
             if not isinstance(hook, AccountingHook):
                 hook(self)
@@ -682,12 +694,8 @@ class ShuffleMixin:
 
     def begin_iteration(self) -> None:
         """Forget a round that was begun and not released: it cannot meet the next cohort."""
-        last = self._under_way
-        looked_at = (
-            last is not None and last.fresh and last.batch.part == 0 and not self._stale_inputs.trained
-        )
-        self.record_passed_over(but=int(looked_at))
-        self._unrecorded, self._trained, self._stale_inputs.trained = 0, False, False
+        self.record_passed_over(but=int(self._only_looked_at))
+        self._unrecorded, self._trained, self._stale_inputs.trained = {}, False, False
         self._under_way = None
         self._clear_gradients()
 
@@ -696,9 +704,10 @@ class ShuffleMixin:
         self._trained |= self._stale_inputs.trained
         if self._under_way is None or delivery.part == 0:
             self.record_passed_over()
-            self._under_way = RoundUnderWay(delivery)
-            self._unrecorded += 1
             self._delivered += 1
+            number = delivery.iteration if self._sampling is Sampling.EPOCH else self._delivered
+            self._under_way = RoundUnderWay(delivery, number)
+            self._unrecorded.setdefault(number, self.round)
         self._under_way.batch, self._under_way.fresh = delivery, True
         self._stale_inputs.deliver(batch)
         if self._watched is not None:
