@@ -389,7 +389,7 @@ class ShuffleMixin:
         if accountant is not None:
             self._accountant = accountant
             for p in module.parameters():
-                if p in own or p in BOOKS:
+                if p.requires_grad or p in BOOKS:
                     BOOKS[p] = accountant
 
     @property
@@ -504,7 +504,8 @@ class ShuffleMixin:
                 "no shuffle accountant is attached, so the step's cost would go unrecorded: call "
                 "optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=k / n))"
             )
-        if self._accountant is not None and any(BOOKS[p] is not self._accountant for p in self._own):
+        books = {BOOKS.get(p) for p in (*self._own, *self._others)}
+        if self._accountant is not None and books != {self._accountant}:
             raise ShufflePrivacyError(
                 "another engine has made this model private since, and neither engine's ε would have all "
                 "rounds: go on with what it returned. To use both, assign engine.accountant = "
