@@ -165,7 +165,8 @@ class ShuffleMixin:
                 local_epsilon, population=population, sampling=sampling, clipping=clipping
             )
             local_epsilon = max(self._levels.counts)
-        self._build(chosen.with_privacy(local_epsilon=local_epsilon, noise_multiplier=noise_multiplier))
+        one = cast("float | None", local_epsilon)
+        self._build(chosen.with_privacy(local_epsilon=one, noise_multiplier=noise_multiplier))
         super().__init__(
             optimizer,
             noise_multiplier=None,  # type: ignore[call-arg]
