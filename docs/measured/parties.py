@@ -290,52 +290,20 @@ def _seed() -> list[str]:
 
 
 def _shuffling() -> list[str]:
+    """What sharing costs, beside sending counts openly, and windows, beside plain sums."""
     found = result("benchmarks/secure_sum")
-    one, two = found["client"]
-    added = max(found["aggregator"], key=lambda row: row["clients"])
-    grown = added["peak_megabytes"] - added["peak_megabytes_before_the_first_client"]
-    over = [row["shared_over_plain"] for row in (one, two)]
-    speed = [row["share_of_keystream"] for row in found["expansion"]]
-    opened = [row["opening_seconds"] / row["reports"] for row in _mixers()]
-    whole = [1 / row["reports_per_second"] for row in _mixers()]
-    alone, second = (
-        next(row for row in _of(result("benchmarks/mixer"), mixer=mixer, reports=2_000))
-        for mixer in ("single", "second of two")
-    )
-    (short,) = _of(result("benchmarks/sum_parties")["mixed"], report_bytes=100)
-    (most,) = _of(_mixers(), reports=10**5)
-    few = _of(_mixers(), reports=10**4)[0]
-    keys = most["peak_mib_with_enrolled_keys_alone"] - few["peak_mib_with_enrolled_keys_alone"]
-    per_key = keys * 2**20 / (most["reports"] - few["reports"])
+    over = [row["shared_over_plain"] for row in found["client"]]
     windows = found["windows"]
     times, sizes = (
         [row[f"windows_over_plain_shared_{name}"] for row in windows["client"]]
         for name in ("seconds", "bytes")
     )
-    cohort, large = windows["aggregator"]
-    speeds = [f"{100 * row['windows_over_plain_throughput']:.0f} %" for row in (cohort, large)]
+    speeds = [100 * row["windows_over_plain_throughput"] for row in windows["aggregator"]]
     return [
-        f"a client's shares take {min(times):.1f} to {max(times):.1f} times the processor time of a plain "
-        f"sum's, and {max(sizes):.1f} times the bytes",
-        f"With b = {windows['band']}, an aggregator adds up {cohort['clients']:,} such clients at "
-        f"{speeds[0]} of its speed for a plain sum, and {large['clients']} clients with 10^6 counts at "
-        f"{speeds[1]}",
-        f"It keeps {cohort['bytes_of_kept_sums'] / 1e6:.1f} and {large['bytes_of_kept_sums'] / 1e6:.0f} MB",
-        f"each with {one['coordinates']:,} counts of up to {one['largest_count']:,}, so w = {one['bits']}",
-        f"a share of {2 * one['shared_bytes'] - two['shared_bytes']:,} bytes and "
-        f"{two['shared_bytes'] - one['shared_bytes']} bytes for each aggregator; its counts alone would take "
-        f"{one['plain_report_bytes']:,} bytes",
-        f"{min(over):.1f} to {max(over):.1f} times the processor time of the plain report",
-        f"adds up {added['clients']:,} such clients in {added['processor_seconds']:.0f} seconds",
-        f"gives out {added['bytes_of_the_answer'] / 1e3:.0f} kB. Its memory grows by {grown:.0f} MB",
-        f"run at {100 * min(speed):.0f} to {100 * max(speed):.0f} % of the speed of the keystream",
-        f"the mixer needs {_ms(opened)} to open, check and permute an envelope of 16 kB, and "
-        f"{_ms(whole)} with giving it back",
-        f"A client seals a report of 100 bytes in {1e3 * short['client_seal_seconds']:.2f} ms, "
-        f"and the server opens it in {1e3 * short['server_open_seconds']:.2f} ms",
-        f"The second of two mixers takes {second['opening_seconds'] / alone['opening_seconds']:.1f} times",
-        f"the mixer takes {most['peak_mib'] - most['peak_mib_with_enrolled_keys_alone']} MiB of memory "
-        f"beside one message. Enrolled keys come on top, at {per_key / 1e3:.1f} kB each",
+        f"{min(over):.1f} to {max(over):.1f} times the processor time of its plain report",
+        f"take {min(times):.1f} to {max(times):.1f} times the processor time of a plain sum's, "
+        f"and {max(sizes):.1f} times the bytes",
+        f"at {min(speeds):.0f} to {max(speeds):.0f} % of its speed for plain sums",
     ]
 
 
