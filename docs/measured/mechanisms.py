@@ -27,20 +27,39 @@ def _one_report() -> tuple[Choice, ...]:
     return found
 
 
+_THEIR_REPORTS = {
+    "privunit": ("a unit vector that leans towards x", "Bhowmick et al. 2018; Asi, Feldman, Talwar 2022"),
+    "privunit-g": ("a normal vector that leans towards x", "Asi, Feldman, Talwar 2022"),
+    "privunit-g-seed": ("the seed of such a vector", "Feldman, Talwar 2021"),
+    "blanket-mixed-gaussian": ("a normal vector, favoured in eight steps", "after Takagi, Liew 2026"),
+    "blanket-mixed-gaussian-seed": ("the seed of such a vector", ""),
+    "gaussian": ("noise on every coordinate, (ε0, δ0)", "Balle, Wang 2018"),
+    "discrete-gaussian": ("discrete noise, (ε0, δ0)", "Canonne, Kamath, Steinke 2020"),
+    "linf-block": ("neighbouring signs as one pattern", "here"),
+    "l1-hadamard": ("a sign of one Hadamard coefficient", "Girgis's thesis, Alg. 3.4.1"),
+    "laplace": ("noise on every coordinate", "Dwork et al. 2006"),
+    "discrete-laplace": ("discrete noise on every coordinate", "Canonne, Kamath, Steinke 2020"),
+}
+_ELSEWHERE = "[other](../reference/other-mechanisms.md)"
+_BALLS = {"l1": "ℓ1", "l2": "ℓ2", "linf": "ℓ∞"}
+
+
 def one_report() -> str:
-    """Error and bits of one report, computed."""
+    """What one report is, its error and bits, computed."""
     least = _one_report()[0].variance
     return table(
-        ("name", "takes", "mean squared error", "× least", "bits"),
+        ("name", "ball", "one report", "× least error", "bits", "source"),
         (
             (
                 f"`{of.name}`",
-                of.domain,
-                rounded(of.variance, up=True),
+                _BALLS[of.domain],
+                report,
                 times(of.variance / least),
                 f"{of.bits:,}",
+                source,
             )
             for of in _one_report()
+            for report, source in (_THEIR_REPORTS.get(of.name, (_ELSEWHERE, "")),)
         ),
     )
 
@@ -409,7 +428,7 @@ def sentences() -> Sentences:
     version = ".".join(gpu["torch"].split(".")[:2])
     return {
         GPU: [
-            f"One NVIDIA H100 (80 GB), torch {version};",
+            f"One NVIDIA H100 (80 GB), torch {version},",
             f"A device copy moves {gpu['copy_GB_per_s']:,.0f} GB/s",
             f"a convolutional network with {step['parameters']:,} parameters on {step['batch']:,} records",
         ],
