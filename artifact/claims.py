@@ -95,7 +95,7 @@ CLAIMS = (
     Claim(
         name="Flower's apps",
         says="what is left of the quickstarts' accuracy",
-        page="docs/guides/flower.md#flowers-quickstart-apps",
+        page="docs/reference/benchmarks.md#flowers-quickstart-apps-flower_quickstartspy",
         command="python examples/flower_quickstarts.py --apps numpy sklearn --results OUT",
     ),
     Claim(
