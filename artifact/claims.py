@@ -121,7 +121,7 @@ CLAIMS = (
     Claim(
         name="audit",
         says="attacks stay below the certified ε",
-        page="docs/guides/audit.md#measured",
+        page="docs/reference/benchmarks.md#audits-auditpy",
         command="python examples/audit.py --trials 20000 --mechanisms k-rr privunit --results OUT",
     ),
     Claim(
