@@ -83,9 +83,10 @@ def test_the_page_on_resuming_does_what_it_says(dataset: Any, make_model: Any, t
 
 
 def recipe(heading: str) -> str:
-    """The Python block under a heading of the guide."""
-    found = re.search(rf"^#+ {re.escape(heading)}$.*?^```python\n(.*?)^```$", PAGE, re.M | re.S)
-    assert found is not None, f"docs/guides/opacus.md has no recipe under {heading!r}"
+    """The Python block under a heading of the guides."""
+    pages = PAGE + (ROOT / "docs" / "guides" / "lightning.md").read_text()
+    found = re.search(rf"^#+ {re.escape(heading)}$.*?^```python\n(.*?)^```$", pages, re.M | re.S)
+    assert found is not None, f"the guides have no recipe under {heading!r}"
     return found.group(1)
 
 
@@ -108,7 +109,7 @@ def test_lightning(run: Any) -> None:
     lightning = pytest.importorskip("lightning")
     from opacus_shuffle import ShufflePrivacyError
 
-    names = run("With Lightning")
+    names = run("Lightning")
     assert len(names["engine"].accountant) == names["EPOCHS"] * len(names["loader"])
     assert names["engine"].get_epsilon(1e-5) <= names["TARGET_EPSILON"]
     assert names["accuracy"] > 0.6  # 0.1 is chance
