@@ -120,5 +120,5 @@ def sentences() -> Sentences:
             f"{products[0]} for a sum and {products[1]} for single reports, for the {features:,} features of "
             f"a picture of MNIST, 10 classes, {total['batch_size']:,} of 60,000 clients in each of "
             f"{total['num_steps']} steps, ε = 3 and δ = 1e-5",
-        ]
+        ],
     }
