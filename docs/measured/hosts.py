@@ -114,11 +114,9 @@ def _evaluation() -> list[str]:
         return rounded(value, up=True, digits=2)
 
     first, second = ([noise(local_epsilon, metrics) for metrics in (1, 2)] for local_epsilon in (1.0, 2.0))
-    mean = second[1] / 2 / math.sqrt(400)
     return [
         f"c is at most {up(first[0])} for one metric and {up(first[1])} for two at ε0 = 1, "
         f"{up(second[0])} and {up(second[1])} at ε0 = 2.",
-        f"(400 clients, accuracy and loss above, ε0 = 2: {up(mean)} and {up(10 * mean)}.)",
     ]
 
 
