@@ -74,7 +74,8 @@ class ShuffleStrategy(Strategy):
             summed: its ``cohort`` is the fewest reports of a round, and every round is charged for so many.
         local_epsilon: ε0 of one report: what a client spends in a round if nobody is trusted.
         clipping_norm: radius of the ball that updates are clipped to, in the mechanism's norm.
-        sampling: who takes part: :class:`FixedSize`, :class:`Cyclic`, :class:`Poisson`, :class:`SelfSampling`.
+        sampling: who takes part: :class:`FixedSize`, :class:`Cyclic`, :class:`Poisson` or
+            :class:`SelfSampling`.
         population: fewest clients that must be connected for a round to start. Each round draws from all that
             are connected, and is accounted for with their number.
         minimum_reports: fewest clients whose reports are released; by default 80 % of what can be expected.
