@@ -12,6 +12,7 @@ from typing import Any, NoReturn, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -37,10 +38,11 @@ from opacus_shuffle.sums import (
     AdaptiveClipping,
     ClippedBall,
     Randomizer,
-    RecordLevels,
     RoundSum,
     SumSetting,
     positive,
+    record_levels,
+    sums_by_level,
 )
 from shuffle_plugins.accounting import LabelledRound, Round, Sampling, ShuffleRound
 from shuffle_plugins.core import Rows, checks
@@ -159,12 +161,12 @@ class ShuffleMixin:
         self._accountant: object = None  # of the engine that made this optimizer, if one did
         sizes = [p.numel() for p in self._own]
         chosen = SumSetting.of(randomizer, clipping, max_grad_norm, sizes=sizes, cohort=cohort)
-        self._levels: RecordLevels | None = None
+        self._levels: NDArray[np.float64] | None = None  # ε0 of every record, if each has its own
         if np.ndim(local_epsilon):  # type: ignore[arg-type]
-            self._levels = RecordLevels.of(
+            self._levels = record_levels(
                 local_epsilon, population=population, sampling=sampling, clipping=clipping
             )
-            local_epsilon = max(self._levels.counts)
+            local_epsilon = float(self._levels.max())
         one = cast("float | None", local_epsilon)
         self._build(chosen.with_privacy(local_epsilon=one, noise_multiplier=noise_multiplier))
         super().__init__(
@@ -202,9 +204,9 @@ class ShuffleMixin:
             self._sum = chosen.build(**draw)
             self._round = self._sum.round
         else:
-            if chosen.privacy != max(self._levels.counts):
+            if chosen.privacy != self._levels.max():
                 raise ShufflePrivacyError("local_epsilon is each record's own: it cannot be set")
-            self._sums = self._levels.sums(chosen, **draw)
+            self._sums = sums_by_level(self._levels, chosen, **draw)
             self._sum = next(iter(self._sums.values()))  # of the least ε0, the noisiest
             self._round = LabelledRound.of([cast(ShuffleRound, each.round) for each in self._sums.values()])
         self._setting = chosen
@@ -692,7 +694,7 @@ class ShuffleMixin:
                 f"the sampler draws (population, cohort, sampling, processes) = {drawn}, the optimizer "
                 f"accounts for {accounted}: give both the same"
             )
-        sampler.levels = None if self._levels is None else self._levels.column
+        sampler.levels = self._levels
 
     def begin_iteration(self) -> None:
         """Forget a round that was begun and not released: it cannot meet the next cohort."""
