@@ -15,7 +15,7 @@ from shuffle_plugins.bandits import ShuffledModel, published_local_epsilon
 from shuffle_plugins.core import rounded
 
 BANDITS = "docs/guides/bandits.md"
-PERSONALIZED = "docs/guides/personalized.md"
+MEASURED = "docs/reference/benchmarks.md"
 FLOWER = "docs/guides/flower.md"
 _NUMBERS = {8: "eight"}
 
@@ -192,7 +192,7 @@ def untuned() -> str:
 
 TABLES: Tables = {
     BANDITS: {"models": models, "core set": core_set},
-    PERSONALIZED: {"personal models": personal_models},
+    MEASURED: {"personal models": personal_models},
     FLOWER: {"without tuning": untuned},
 }
 
@@ -204,6 +204,6 @@ def sentences() -> Sentences:
     tried = ", ".join(words[each] for each in factors[:-1]) + f" and {words[factors[-1]]}"
     return {
         BANDITS: [*_bandits(), *_batches(), *_crossing()],
-        PERSONALIZED: _personalized(),
+        MEASURED: _personalized(),
         FLOWER: [f"learning rates 1 and {tried} times the recommended one"],
     }

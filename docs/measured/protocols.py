@@ -7,7 +7,6 @@ from typing import Any
 
 from measured.parts import Sentences, Tables, result, table
 
-FREQUENCIES = "docs/guides/frequencies.md"
 OTHERS = "docs/reference/other-histograms.md"
 PROOFS = "docs/guides/range-proofs.md"
 OPTIMIZERS = "docs/guides/optimizers.md"
@@ -189,8 +188,7 @@ def rates() -> str:
 
 
 TABLES: Tables = {
-    FREQUENCIES: {"heavy hitters": heavy_hitters},
-    OTHERS: {"growth": growth, "peers": peers},
+    OTHERS: {"growth": growth, "peers": peers, "heavy hitters": heavy_hitters},
     PROOFS: {"liars": liars, "costs": range_proofs},
     "docs/reference/benchmarks.md": {"rates": rates},
 }
