@@ -464,6 +464,14 @@ class Rounds:
             invited=names,
         )
 
+    def awaits(self, reply: Message) -> bool:
+        """Whether this is the reply to the round that was sent."""
+        return (
+            self._sent is not None
+            and isinstance(reply, AnonymousReply)
+            and reply.token == self._sent.instruction.token
+        )
+
     def receive(self, replies: Iterable[Message]) -> tuple[SentRound, Total] | None:
         """The round that was sent, with the sum of its reports, once its cost is recorded; None if nothing is
         to be released. PrivacyBudgetExhausted if it cost more than planned, and than the budget covers.
