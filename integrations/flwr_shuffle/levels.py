@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -12,13 +13,28 @@ from flwr.serverapp import Grid
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from typing_extensions import override
 
-from flwr_shuffle.grids import GroupGrid, ShuffleGrid, WrappedGrid, arriving, at_once
+from flwr_shuffle.grids import (
+    AnonymousReply,
+    GroupGrid,
+    InMemoryStage,
+    ShuffleGrid,
+    Total,
+    WrappedGrid,
+    arriving,
+    at_once,
+    valid_sum,
+)
 from flwr_shuffle.messages import LEVELS_KEY, RECORD_KEY
 from flwr_shuffle.rounds import connected
+from flwr_shuffle.settings import FixedSize, Invitation
 from flwr_shuffle.strategy import HostStrategy, RoundMean, ShuffleStrategy
-from shuffle_plugins.accounting import Adversary
-from shuffle_plugins.core import checks
-from shuffle_plugins.planning import expected_noise, weigh_groups
+from shuffle_plugins.accounting import Adversary, FederatedRound, GroupsRound
+from shuffle_plugins.accounting.rounds.groups import ONE_BIT
+from shuffle_plugins.accounting.terms import Sampling
+from shuffle_plugins.core import Reports, checks
+from shuffle_plugins.mechanisms import LocalRandomizer
+from shuffle_plugins.planning import expected_noise, one_encoding_factor, weigh_groups
+from shuffle_plugins.shuffler import InMemoryShuffler, Refusal
 
 _log = logging.getLogger("flwr")
 
@@ -98,6 +114,36 @@ class _GroupsGrid(WrappedGrid):
         return at_once([(own, mine) for own, mine in rounds if mine], timeout=timeout)
 
 
+@dataclass(frozen=True)
+class _OneEncoding(FixedSize):
+    """The draw of one group of several whose reports are added up without saying which is whose.
+
+    Every round is charged for the fewest reports of each group, ``groups``, of which more hide better; that
+    clients were drawn counts for nothing.
+    """
+
+    groups: tuple[tuple[float, int], ...] = ()
+
+    @override
+    def accounted(self, invitation: Invitation, *, answered: int, reports: int) -> FederatedRound:
+        mechanism = invitation.mechanism
+        assert isinstance(mechanism, LocalRandomizer)
+        everybody = sum(count for _, count in self.groups)
+        cost = GroupsRound(
+            local_epsilon=mechanism.local_epsilon,
+            groups=self.groups,
+            population=everybody,
+            cohort=everybody,
+            mechanism=mechanism.name,
+            blanket=mechanism.blanket(),
+            sampling=Sampling.FULL,
+            channel_fixed=True,
+        )
+        return FederatedRound(
+            observer=cost, server=cost, local_epsilon=mechanism.local_epsilon, local_delta=0.0
+        )
+
+
 class GroupsStrategy(HostStrategy):
     """Trains one model by clients that chose an ε0 each, all of which report in the same rounds.
 
@@ -115,6 +161,12 @@ class GroupsStrategy(HostStrategy):
             unbiased for a mean that groups have in common. ``"clients"`` weighs by numbers of connected
             clients: unbiased for the mean of all clients, whatever the groups hold. Groups without a result
             in a round are left out of it.
+        one_encoding: adds the reports of all groups up as they are, so that all clients hide each other: a
+            :class:`~shuffle_plugins.accounting.GroupsRound`. For ``"linf-coordinate"``, ``"l1-hadamard"`` or
+            ``"binary-rr"`` in all groups, :class:`FixedSize` sampling, and a shuffler in this process. A
+            group then weighs by its reports times tanh(ε0/2). Each round is charged for ``minimum_reports``
+            of each group, and that clients are drawn hides nobody; without so many it has no result. The
+            first budget that is spent ends the run.
     """
 
     def __init__(
@@ -122,6 +174,7 @@ class GroupsStrategy(HostStrategy):
         groups: Sequence[ShuffleStrategy],
         *,
         weigh: Literal["precision", "clients"] = "precision",
+        one_encoding: bool = False,
     ) -> None:
         if not groups or any(each.strategy is not groups[0].strategy for each in groups):
             raise ValueError("give a ShuffleStrategy for each level, all around the same inner strategy")
@@ -135,7 +188,9 @@ class GroupsStrategy(HostStrategy):
             raise ValueError("a group asks for no evaluation: leave evaluation out, or ask by a QueryGrid")
         if weigh not in ("precision", "clients"):
             raise ValueError(f'weigh must be "precision" or "clients", got {weigh!r}')
-        self.weigh = weigh
+        self.weigh, self.one_encoding = weigh, one_encoding
+        if one_encoding:
+            self._mix()
         for group in groups:
             group._assumed = (_CHOICE,)
         self._spent: set[float] = set()  # levels whose budget is
@@ -146,6 +201,26 @@ class GroupsStrategy(HostStrategy):
         """
         wanted = self.groups.values() if level is None else [self.groups[level]]
         return max(group.get_epsilon(delta) for group in wanted)
+
+    def _mix(self) -> None:
+        """Charge every group for rounds in which the reports of all groups hide each other."""
+        settings = [group.settings for group in self.groups.values()]
+        kinds = {(each.mechanism.name, each.mechanism.radius) for each in settings}
+        if len(kinds) > 1 or settings[0].mechanism.name not in ONE_BIT:
+            raise ValueError(
+                f"one_encoding: take one of {', '.join(sorted(ONE_BIT))} for all groups, at one radius"
+            )
+        for each in settings:
+            if type(each.sampling) is not FixedSize or each.sampling.honest_fraction < 1:
+                raise ValueError("one_encoding: take FixedSize sampling, without honest_fraction")
+            if type(each.stage) is not InMemoryStage:
+                raise ValueError("one_encoding: take a shuffler in this process, as without shuffler=")
+            if each.updates.samples_per_client > 1:
+                raise ValueError("one_encoding: clients report once in a round; leave samples_per_client out")
+        fewest = tuple((level, group.settings.fewest_reports) for level, group in self.groups.items())
+        for group in self.groups.values():
+            cohort = cast(FixedSize, group.settings.sampling).cohort
+            group.settings = replace(group.settings, sampling=_OneEncoding(cohort, groups=fewest))
 
     @override
     def _begin_run(self, grid: Grid, initial_arrays: ArrayRecord, *, num_rounds: int) -> Grid:
@@ -179,19 +254,25 @@ class GroupsStrategy(HostStrategy):
         """Draw a cohort of each group, let the inner strategy write to it, and record each group's round."""
         assert isinstance(grid, _GroupsGrid)
         grid.ask()
-        messages: list[Message] = []
+        sent: dict[float, list[Message]] = {}
         exhausted: PrivacyBudgetExhausted | None = None
         for level, group in self.groups.items():
             if level in self._spent:
                 continue
             try:
-                messages += group.configure_train(server_round, arrays, config, grid.shuffled[level])
+                messages = group.configure_train(server_round, arrays, config, grid.shuffled[level])
             except PrivacyBudgetExhausted as reason:
                 exhausted = reason
                 self._leave_out(level, reason)
-        if exhausted is not None and len(self._spent) == len(self.groups):
+            else:
+                sent[level] = messages
+        if self.one_encoding and not all(sent.get(level) for level in self.groups):
+            for level in sent:  # without all groups nothing is sent, and nothing spent
+                self.groups[level]._rounds.withdraw()
+            sent = {}
+        if exhausted is not None and not sent:
             raise exhausted
-        return messages
+        return [message for messages in sent.values() for message in messages]
 
     @override
     def aggregate_train(
@@ -202,6 +283,8 @@ class GroupsStrategy(HostStrategy):
         """
         del server_round
         received = list(replies)
+        if self.one_encoding:
+            self._add_up(received)
         found: dict[float, RoundMean] = {}
         for level, group in self.groups.items():
             own = [reply for reply in received if group._rounds.awaits(reply)]
@@ -228,6 +311,43 @@ class GroupsStrategy(HostStrategy):
             _log.info("aggregate_train: local_epsilon=%g: %s", level, group._record)
         self._arrays = self._arrays if arrays is None else arrays
         return arrays, told
+
+    def _add_up(self, received: Sequence[Message]) -> None:
+        """Give each group's reply the mean of the reports of all groups, shuffled together; nothing of any if
+        a group has too few.
+        """
+        replies: dict[float, AnonymousReply] = {}
+        for reply in received:
+            for level, group in self.groups.items():
+                if group._rounds.awaits(reply):
+                    replies[level] = cast(AnonymousReply, reply)
+        kept = {
+            level: reply.anonymous.reports
+            for level, reply in replies.items()
+            if reply.anonymous.reports is not None
+        }
+        changed: dict[float, dict[str, Any]] = {}
+        if kept:
+            decoder = self.groups[min(kept)]._rounds.mechanism
+            counts = {level: valid_sum(decoder, reports).reports for level, reports in kept.items()}
+            if all(counts.get(level, 0) >= group.minimum_reports for level, group in self.groups.items()):
+                together = InMemoryShuffler().shuffle_reports(Reports.concat(list(kept.values())))
+                factor = one_encoding_factor(
+                    decoder.name, groups=list(counts.items()), decoded_at=decoder.local_epsilon
+                )
+                mean = factor * valid_sum(decoder, together).sum
+                changed = {
+                    level: {"total": Total(sum=mean * count, reports=count)}
+                    for level, count in counts.items()
+                }
+        everybody = {name for reply in replies.values() for name in reply.anonymous.participants}
+        for level, reply in replies.items():
+            reply.anonymous = replace(
+                reply.anonymous,
+                reports=None,
+                participants=tuple(sorted(everybody)),
+                **changed.get(level, {"refusal": Refusal.UNDER_MINIMUM}),
+            )
 
     def _weighed(self, found: Mapping[float, RoundMean]) -> torch.Tensor:
         """The mean of the groups' means, (dim,); the weights follow from public numbers alone."""

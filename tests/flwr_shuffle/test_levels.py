@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,10 +20,12 @@ from flwr_shuffle import (
     GroupGrid,
     GroupsStrategy,
     InProcessGrid,
+    Poisson,
     PrivateEvaluation,
     ShuffleGrid,
     ShuffleMod,
     ShuffleStrategy,
+    Updates,
     grids_by_level,
 )
 from flwr_shuffle.messages import LEVELS_KEY, RECORD_KEY, ClientRefusal, instruction_of
@@ -292,3 +296,119 @@ def test_what_are_no_groups_is_refused() -> None:
             GroupsStrategy(groups)
     with pytest.raises(ValueError, match="weigh"):
         GroupsStrategy(groups_of(), weigh="evenly")  # type: ignore[arg-type]
+
+
+def exact_delta(epsilon: float, *, own: tuple[float, int], other: tuple[float, int], labelled: bool) -> float:
+    """δ of one round of bits in which all take part, at the worst data: everything enumerated."""
+    flips = [1 / (1 + math.exp(level)) for level, _ in (own, other)]
+
+    def law(ones: int, of: int, flip: float) -> np.ndarray:
+        found = np.ones(1)
+        for i in range(of):
+            p = 1 - flip if i < ones else flip
+            found = np.convolve(found, [1 - p, p])
+        return found
+
+    worst = 0.0
+    for mine, theirs in product(range(own[1]), range(other[1] + 1)):
+        rest = [law(mine, own[1] - 1, flips[0]), law(theirs, other[1], flips[1])]
+        laws = []
+        for bit in (0, 1):
+            group = np.convolve(rest[0], law(bit, 1, flips[0]))
+            laws.append((np.outer if labelled else np.convolve)(group, rest[1]))
+        for p, q in (laws, laws[::-1]):
+            worst = max(worst, float(np.maximum(p - math.exp(epsilon) * q, 0).sum()))
+    return worst
+
+
+@pytest.mark.parametrize("one_encoding", [False, True])
+def test_what_a_round_is_charged_dominates_all_data_of_both_groups(one_encoding: bool) -> None:
+    strategy = GroupsStrategy(groups_of(), one_encoding=one_encoding)
+    model = ArrayRecord({"w": Array(np.zeros(1))})
+    strategy.start(InProcessGrid(app_of(), num_nodes=12), model, num_rounds=1, timeout=30)
+    for level, other in (LEVELS, LEVELS[::-1]):
+        for delta in (1e-1, 1e-2, 1e-3):
+            epsilon = strategy.get_epsilon(delta, level=level)
+            attained = exact_delta(epsilon, own=(level, 4), other=(other, 4), labelled=not one_encoding)
+            assert attained <= delta * (1 + 1e-9)
+            server = strategy.groups[level].accountant.epsilon(delta, adversary=Adversary.SERVER).upper
+            assert server == pytest.approx(epsilon, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_in_one_encoding_reports_of_all_groups_are_decoded_together() -> None:
+    """At ε0 = 20 and 25 bits are flipped once in 10^8 times; eight clients move up, and four down."""
+    inner, levels, counts = Kept(), (20.0, 25.0), (8, 4)
+    groups = [
+        strategy_of(level, strategy=inner, sampling=FixedSize(n), population=n, minimum_reports=n)
+        for level, n in zip(levels, counts, strict=True)
+    ]
+    app = app_of(
+        node_config=lambda context: limits_of(context, limits=(20.0, 20.0, 25.0)),
+        moves=lambda most: -1.0 if most == 25.0 else 1.0,
+    )
+    model = ArrayRecord({"w": Array(np.zeros(1))})
+    GroupsStrategy(groups, one_encoding=True).start(
+        InProcessGrid(app, num_nodes=12), model, num_rounds=1, timeout=30
+    )
+    assert inner.given[0] == pytest.approx(1 / 3, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_in_one_encoding_the_loud_hide_among_the_quiet_until_a_budget_is_spent(tmp_path: Any) -> None:
+    def groups(**options: Any) -> list[ShuffleStrategy]:
+        inner, path = FedAvg(fraction_evaluate=0.0), tmp_path / "b.db"
+        ledgers = [BudgetLedger(path, model=f"level {level:g}") for level in LEVELS]
+        return [
+            strategy_of(level, strategy=inner, ledger=ledger, **options)
+            for level, ledger in zip(LEVELS, ledgers, strict=True)
+        ]
+
+    twenty = {"sampling": FixedSize(20), "population": 20, "minimum_reports": 20}
+    strategy = GroupsStrategy(groups(max_epsilon=4.0, **twenty), one_encoding=True)
+    with pytest.raises(PrivacyBudgetExhausted):
+        strategy.start(InProcessGrid(app_of(), num_nodes=60), MODEL, num_rounds=9, timeout=30)
+    rounds = {group.accountant.num_rounds for group in strategy.groups.values()}
+    assert len(rounds) == 1  # the round that was not sent costs neither group anything
+    (num_rounds,) = rounds
+    assert 1 <= num_rounds < 9
+    labelled = ShuffleAccountant()
+    own = registry.get("linf-coordinate", local_epsilon=4.0, dim=3)
+    labelled.step(own.round(population=20, cohort=20, sampling="full"), num_steps=num_rounds)
+    spent = strategy.get_epsilon(1e-2, level=4.0)
+    assert spent < 0.9 * labelled.epsilon(1e-2).upper
+    with BudgetLedger(tmp_path / "b.db", model="level 4") as ledger:
+        assert ledger.accountant().epsilon(1e-2, lower=False).upper == pytest.approx(spent, rel=1e-6)
+
+
+def test_in_one_encoding_nothing_is_released_or_charged_without_enough_of_each_group() -> None:
+    """One of the four loud clients that are asked fails, and all are needed."""
+
+    def limits(context: Context) -> dict[str, Any]:
+        allowed = limits_of(context)
+        if int(context.node_config["partition-id"]) == 2 and asked:
+            allowed["shuffle-max-rounds"] = 0
+        asked.add(int(context.node_config["partition-id"]))
+        return allowed
+
+    asked: set[int] = set()
+    strategy = GroupsStrategy(groups_of(minimum_reports=4), one_encoding=True)
+    grid = InProcessGrid(app_of(node_config=limits), num_nodes=12)
+    strategy.start(grid, MODEL, num_rounds=1, timeout=30)
+    assert strategy.arrays is None
+    assert strategy.get_epsilon(1e-2) == 0.0
+
+
+def test_what_one_encoding_does_not_take_is_refused() -> None:
+    for options, why in (
+        ({"randomizer": "privunit-g"}, "linf-coordinate"),
+        ({"sampling": Poisson(0.5), "minimum_reports": 2}, "FixedSize"),
+        ({"sampling": FixedSize(4, honest_fraction=0.5)}, "honest_fraction"),
+        ({"updates": Updates(records_per_client=3, samples_per_client=2)}, "once"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            GroupsStrategy(groups_of(**options), one_encoding=True)
+    inner = FedAvg(fraction_evaluate=0.0)
+    two = [strategy_of(level, strategy=inner, clipping_norm=level) for level in LEVELS]
+    with pytest.raises(ValueError, match="one radius"):
+        GroupsStrategy(two, one_encoding=True)
