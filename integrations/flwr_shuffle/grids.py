@@ -763,20 +763,16 @@ class ShuffleGrid(WrappedGrid):
             )
         return invited
 
-    def collected(
-        self, replies: Sequence[Message], *, messages: Sequence[Message], timeout: float | None
-    ) -> AnonymousReply:
-        """The one reply to a round that was sent by these messages, without names or order."""
-        instruction, dim = _common(messages)
-        invited = {message.metadata.dst_node_id for message in messages}
-        own = [reply for reply in replies if reply.metadata.src_node_id in invited]
+    def collected(self, replies: Replies) -> AnonymousReply:
+        """The one reply to a round, without names or order."""
+        errors = _errors(replies.messages)
         self._serving |= {
-            reply.metadata.src_node_id for reply in own if _errors([reply])[ClientRefusal.SERVICE_NODE]
+            reply.metadata.src_node_id
+            for reply in replies.messages
+            if _errors([reply])[ClientRefusal.SERVICE_NODE]
         }
-        anonymous = self.stage.collect(
-            Replies(messages=own, instruction=instruction, dim=dim, grid=self.whole, timeout=timeout)
-        )
-        return AnonymousReply(anonymous, token=instruction.token, errors=_errors(own))
+        token = replies.instruction.token
+        return AnonymousReply(self.stage.collect(replies), token=token, errors=errors)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -792,22 +788,33 @@ def at_once(
     rounds: Sequence[tuple[ShuffleGrid, list[Message]]], *, timeout: float | None
 ) -> list[AnonymousReply]:
     """Send the rounds of several grids around one, whose messages all leave together; one reply to each."""
-    asked: dict[int, tuple[ShuffleStage, Instruction, int]] = {}
     sent = [message for _, messages in rounds for message in messages]
+    asked: dict[int, tuple[ShuffleGrid, Instruction, int]] = {}
     for own, messages in rounds:
         invited = own.clients_of([message.metadata.dst_node_id for message in messages])
-        asked |= dict.fromkeys(invited, (own.stage, *_common(messages)))
+        asked |= dict.fromkeys(invited, (own, *_common(messages)))
     if len(asked) < len(sent):
         raise ValueError("a node is asked in two rounds at once; each client is in one group")
 
     def taken(reply: Message) -> Message:
         if reply.has_error() or reply.metadata.src_node_id not in asked:
             return reply
-        stage, instruction, dim = asked[reply.metadata.src_node_id]
-        return stage.take(reply, instruction=instruction, dim=dim)
+        own, instruction, dim = asked[reply.metadata.src_node_id]
+        return own.stage.take(reply, instruction=instruction, dim=dim)
 
     replies = _received(map(taken, arriving(rounds[0][0].whole, sent, timeout=timeout)), sent=sent)
-    return [own.collected(replies, messages=messages, timeout=timeout) for own, messages in rounds]
+    return [
+        own.collected(
+            Replies(
+                messages=[reply for reply in replies if asked[reply.metadata.src_node_id][0] is own],
+                instruction=instruction,
+                dim=dim,
+                grid=own.whole,
+                timeout=timeout,
+            )
+        )
+        for own, instruction, dim in dict.fromkeys(asked.values())
+    ]
 
 
 def _is_shuffled(message: Message) -> bool:
