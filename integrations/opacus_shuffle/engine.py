@@ -526,10 +526,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         loaded: dict[str, Any] = super().load_checkpoint(
             path=path, module=module, torch_load_kwargs=torch_load_kwargs, **objects
         )
-        self._doubt(
-            "rounds were taken over from a checkpoint; how their gradients were clipped, whether their coins "
-            "were seeded, and whether batches were passed over, is not known here"
-        )
         return loaded
 
     def _doubt(self, text: str) -> None:
