@@ -307,7 +307,9 @@ class ShuffleMixin:
     def delivered(self) -> Delivery:
         """The physical batch that was handed out last."""
         if self._under_way is None:
-            raise ShufflePrivacyError("no batch was delivered: train on the loader that make_private returned")
+            raise ShufflePrivacyError(
+                "no batch was delivered: train on the loader that make_private returned"
+            )
         return self._under_way.batch
 
     @property
@@ -661,8 +663,8 @@ class ShuffleMixin:
         radius = rest.pop("max_grad_norm", None)
         if histories and len(histories) != len(self._accounting):
             raise ShufflePrivacyError(
-                f"the state holds the rounds of {len(histories)} accountants, and {len(self._accounting)} are "
-                "attached: attach as many as the saved optimizer had, and load then"
+                f"the state holds the rounds of {len(histories)} accountants, and {len(self._accounting)} "
+                "are attached: attach as many as the saved optimizer had, and load then"
             )
         for hook, history in zip(self._accounting, histories, strict=False):
             hook.accountant.take_over(history)

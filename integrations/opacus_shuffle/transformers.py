@@ -49,7 +49,7 @@ class PrivacyArguments(checks.Ranged):
 class PrivateTrainer(Trainer):  # type: ignore[misc]
     """A ``Trainer`` that trains privately; ``class Mine(PrivateTrainer, MyTrainer)`` makes another one so.
 
-    ``trainer.engine`` has ε and the privacy statement; ε is also in the log and in the metrics of ``train()``.
+    ``trainer.engine`` has ε and the privacy statement; the log and the metrics of ``train()`` have ε too.
     The loss is a mean over records. A ``compute_loss`` of your own must be one too: whatever mixes records,
     as a mean over all tokens of a batch does, voids ε.
 
@@ -62,6 +62,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         self.privacy = privacy
         self.engine = PrivacyEngine()
         self._private: Any = None
+        self._batches: DataLoader[Any] | None = None
         self._kind: str | None = None
         self._handles: list[RemovableHandle] = []
         super().__init__(*arguments, **trainers_own)
@@ -92,7 +93,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Make the model private, and return the loader whose batches are accounted for."""
-        if self._private is not None:
+        if self._batches is not None:
             return self._batches
         own = super().get_train_dataloader()
         sampler = getattr(own.batch_sampler, "sampler", own.sampler)
@@ -124,9 +125,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
             wrap_model=False,
         )
         self.optimizer = self._private
-        self._batches = wrap_data_loader(
-            data_loader=loader, max_batch_size=physical, optimizer=self._private
-        )
+        self._batches = wrap_data_loader(data_loader=loader, max_batch_size=physical, optimizer=self._private)
         return self._batches
 
     def _look_up_for_each_record(self, layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -151,7 +150,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         model.train()
         inputs = self._prepare_inputs(inputs)
         with self.compute_loss_context_manager():
-            loss = self.compute_loss(model, inputs)
+            loss: Tensor = self.compute_loss(model, inputs)
         self.accelerator.backward(loss)
         for p in model.parameters():
             p.grad = None  # that of all records without noise, which the Trainer would log
@@ -213,9 +212,9 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
                         losses, counted = _losses_of_items(kind, logits, labels, smoothing) or found
                     return losses.sum(1) / counted.sum(1).clamp(min=1)
         raise ShufflePrivacyError(
-            "the model's loss is not seen to be a mean of losses of single labels, so that a record might reach "
-            "others through it: pass compute_loss_func, which is called for one record at a time, or override "
-            "compute_loss by a mean over records"
+            "the model's loss is not seen to be a mean of losses of single labels, so a record might reach "
+            "others through it: pass compute_loss_func, which is called for one record at a time, or "
+            "override compute_loss by a mean over records"
         )
 
     def log(self, logs: dict[str, float], *trainers_own: Any) -> None:
@@ -254,8 +253,9 @@ def _check_arguments(args: Any, privacy: PrivacyArguments) -> None:
         "neftune_noise_alpha: its noise follows the length to which other records are padded": (
             args.neftune_noise_alpha is not None
         ),
-        f"train_sampling_strategy={args.train_sampling_strategy!r}: batches are drawn at random, because ε is "
-        "that of such": args.train_sampling_strategy != "random",
+        f"train_sampling_strategy={args.train_sampling_strategy!r}: ε is that of batches drawn at random": (
+            args.train_sampling_strategy != "random"
+        ),
         "max_grad_norm=0: each record's gradient is clipped to it": not args.max_grad_norm > 0,
         "sampling='poisson': the Trainer counts on batches of one size": privacy.sampling == "poisson",
     }

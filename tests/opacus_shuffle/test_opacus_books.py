@@ -326,9 +326,7 @@ def test_the_state_of_an_optimizer_brings_its_history(
     assert len(third.accountant) == 10
 
 
-def test_the_state_of_an_optimizer_that_lacks_rounds_is_refused(
-    make_private: Any, train: Any
-) -> None:
+def test_the_state_of_an_optimizer_that_lacks_rounds_is_refused(make_private: Any, train: Any) -> None:
     _, module, optimizer, loader = make_private(randomness=None)
     train(module, optimizer, loader)
     state = optimizer.state_dict()
