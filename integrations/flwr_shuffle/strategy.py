@@ -62,28 +62,39 @@ class ShuffleStrategy(Strategy):
 
     Wrap a strategy, put a ``ShuffleMod`` first among the client app's mods, and call :meth:`start` as usual.
     The inner strategy gets one reply in each round: the current model moved by the unbiased mean of the
-    shuffled reports, with weight 1. docs/guides/flower.md is the manual, and has every argument.
+    shuffled reports, with weight 1. docs/guides/flower.md is the manual.
 
     Every ε is certified, for replace-one neighbours, and says against which :class:`Adversary` it holds. It
     assumes that the shuffle works; the stage's ``trust`` says who must be trusted for that.
 
     Args:
+        strategy: the inner strategy. It must write to every node that it is shown (``fraction_train=1.0``).
         randomizer: name of a mechanism, which needs ``local_epsilon`` and ``clipping_norm``; or a
             :class:`MechanismSpec`; or a :class:`~shuffle_plugins.mechanisms.PrivateSum` whose reports must be
             summed: its ``cohort`` is the fewest reports of a round, and every round is charged for so many.
+        local_epsilon: ε0 of one report: what a client spends in a round if nobody is trusted.
+        clipping_norm: radius of the ball that updates are clipped to, in the mechanism's norm.
+        sampling: who takes part: :class:`FixedSize`, :class:`Cyclic`, :class:`Poisson` or
+            :class:`SelfSampling`.
         population: fewest clients that must be connected for a round to start. Each round draws from all that
             are connected, and is accounted for with their number.
         minimum_reports: fewest clients whose reports are released; by default 80 % of what can be expected.
             The budget is checked before anything is sent, as if the round had so few (if clients sample
             themselves: as if a fifth dropped out), and again before release if it cost more.
+        updates: what clients report on, and how they prepare it; all arrays of floating-point numbers unless
+            set.
         shuffler: a stage, or a shuffler in this process; by default a stage in this process, which for a sum
             is a :class:`SummingStage`.
+        delta: δ of every ε, below 1/``population``; a larger one is used, with a warning.
+        max_epsilon: the budget, against the adversary ``budget_against``.
         ledger: where rounds are recorded: a :class:`BudgetLedger`, or the path of one, whose model is then
             ``"model"``; or an accountant, in this process alone, which is the default. With a ledger a run
-            that was killed goes on from its last completed round.
+            that was killed goes on from its last completed round. A relative path is in the folder of the
+            SuperLink, in a simulation where the first ``flwr run`` was started.
         evaluation: what clients are asked about a model: nothing, whatever the inner strategy would; a
             :class:`PrivateEvaluation`; or ``"raw"``, what the inner strategy asks, whose replies are NOT
             private.
+        waiting: how long to wait for clients and service nodes.
 
     Example:
         >>> from flwr.serverapp.strategy import FedAvg

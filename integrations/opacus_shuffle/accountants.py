@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NoReturn, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 import opacus
@@ -27,6 +28,7 @@ from shuffle_plugins.core import checks
 
 _logger = logging.getLogger(__name__)
 _recorded: dict[str, int] = {}  # by run, the most rounds that this process has recorded
+OPTIMIZERS: WeakSet[Any] = WeakSet()  # all of ours that are in use
 
 
 T = TypeVar("T")
@@ -127,12 +129,21 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
 
     @override
     def get_epsilon(self, delta: float) -> float:
-        """Certified upper bound on ε at δ in (0, 1) for all recorded rounds, 0.0 without any."""
+        """Certified upper bound on ε at δ in (0, 1) for all rounds so far, 0.0 without any."""
         return float(self.get_epsilon_interval(delta).upper)
 
     def get_epsilon_interval(self, delta: float) -> EpsilonInterval:
         """Certified upper bound on ε at δ in (0, 1), and ε of a real randomizer below it."""
-        return self.core.epsilon(delta)
+        return self.spent.epsilon(delta)
+
+    @property
+    def spent(self) -> ShuffleAccountant:
+        """The rounds recorded, and those of batches that a model was trained on and no step followed yet."""
+        core = self.core
+        for hook, new_round in (each for optimizer in OPTIMIZERS for each in optimizer.outstanding):
+            if hook.accountant is self and not hook.over_budget(core, new_round):
+                core = core.and_rounds(new_round, num_steps=1)
+        return core
 
     @override
     def __len__(self) -> int:
@@ -170,7 +181,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         """State that loads under ``weights_only=True``, in ``destination`` if that is given."""
         destination = OrderedDict() if destination is None else destination
         destination.update(
-            core=self.core.state_dict(),
+            core=self.spent.state_dict(),
             mechanism=self.mechanism(),
             run=self._run,
             warnings=self.warnings,
@@ -192,7 +203,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         """As :meth:`load_state_dict`, unless the present history goes on from the saved one already."""
         saved = self.core_type(method=self.method)
         checked(saved.load_state_dict, state_dict["core"])
-        if not begins_with(self.core, saved):
+        if not begins_with(self.spent, saved):
             self.load_state_dict(state_dict)
 
     def continued(self, state_dict: Mapping[str, Any]) -> ShuffleAccountant:
@@ -271,24 +282,28 @@ class AccountingHook:
     sample_rate: float
     budget: tuple[float, float] | None  # ε and δ
 
-    def __call__(self, optimizer: Any) -> None:
+    def __call__(self, optimizer: Any, new_round: Round | None = None) -> None:
         """Record the optimizer's round, or refuse it: one over the budget, or drawn at another rate."""
         _refuse_other_optimizers(optimizer)
-        new_round, budget = optimizer.round, self.budget
+        new_round = optimizer.round if new_round is None else new_round
         # Not the round's own rate: with dishonest clients a round is charged as a draw from fewer people.
         if not math.isclose(self.sample_rate, optimizer.sample_rate, rel_tol=1e-12):
             raise ShufflePrivacyError(
                 f"the hook was made for sample_rate={self.sample_rate!r}, the optimizer draws k/n = "
                 f"{optimizer.sample_rate!r}. Pass sample_rate=k / n, not 1 / len(data_loader)"
             )
-        if budget is not None and self.accountant.core.would_exceed(
-            new_round, target_epsilon=budget[0], delta=budget[1]
-        ):
+        if self.budget is not None and self.over_budget(self.accountant.core, new_round):
             raise PrivacyBudgetExceeded(
-                f"step {len(self.accountant) + 1} would take ε over {budget[0]} at δ={budget[1]} "
+                f"step {len(self.accountant) + 1} would take ε over {self.budget[0]} at δ={self.budget[1]} "
                 "(replace-one): stop training here, or agree on a larger budget"
             )
         self.accountant.record(new_round)
+
+    def over_budget(self, history: ShuffleAccountant, new_round: Round) -> bool:
+        """Whether a round after this history would exceed the budget, if there is one."""
+        if self.budget is None:
+            return False
+        return history.would_exceed(new_round, target_epsilon=self.budget[0], delta=self.budget[1])
 
 
 class StepLog:

@@ -9,8 +9,8 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, cast
-from weakref import WeakSet
 
+import numpy as np
 import torch
 from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from typing_extensions import override
 
 from opacus_shuffle.accountants import (
+    OPTIMIZERS,
     AccountingHook,
     CohortMismatch,
     ShufflePrivacyError,
@@ -37,6 +38,7 @@ from opacus_shuffle.sums import (
     ClippedBall,
     Randomizer,
     RecordLevels,
+    RoundSum,
     SumSetting,
     positive,
 )
@@ -45,8 +47,6 @@ from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.randomness import Randomness, secure
 
-_alive: WeakSet[ShuffleMixin] = WeakSet()
-
 # Where rounds on a parameter are recorded. A parameter may outlive the engine that trained it.
 BOOKS: MutableMapping[Tensor, SubsampledShuffleAccountant] = WeakTensorKeyDictionary()
 
@@ -54,7 +54,7 @@ BOOKS: MutableMapping[Tensor, SubsampledShuffleAccountant] = WeakTensorKeyDictio
 def _refuse_raw_steps(stepping: Optimizer, _arguments: object, _keywords: object) -> None:
     """Called by torch before every optimizer's step: only private steps move what is trained privately."""
     moved = [p for group in stepping.param_groups for p in group["params"]]
-    owners = [owner for owner in _alive if owner.owns(moved)]
+    owners = [owner for owner in OPTIMIZERS if owner.owns(moved)]
     if owners and not any(owner._stepping for owner in owners):
         raise ShufflePrivacyError(
             f"this {type(stepping).__name__} would move parameters of a model that is trained privately by "
@@ -72,6 +72,7 @@ class RoundUnderWay:
     """One draw of the sampler, from the delivery of its first physical batch on."""
 
     batch: Delivery  # delivered last
+    number: int  # of the draw, or of the epoch: it is recorded once
     fresh: bool = True  # no step was taken on that batch
     refused: bool = False  # one of its steps: those on its other batches do nothing
     taken: int = 0  # physical batches whose reports are in the total
@@ -107,7 +108,7 @@ class ShuffleMixin:
         optimizer: Optimizer,
         *,
         randomizer: Randomizer,
-        local_epsilon: float | None = None,
+        local_epsilon: float | Sequence[float] | Tensor | None = None,
         noise_multiplier: float | None = None,
         max_grad_norm: float | Sequence[float],
         clipping: str | AdaptiveClipping = "flat",
@@ -117,7 +118,6 @@ class ShuffleMixin:
         loss_reduction: str = "mean",
         on_nonfinite: str = "zero",
         randomness: Randomness | None = None,
-        levels: object = None,
     ) -> None:
         """Wrap the optimizer that takes the randomised average; the rest is as of ``make_private``.
 
@@ -148,23 +148,21 @@ class ShuffleMixin:
         self._others: tuple[nn.Parameter, ...] = ()
         self._hooks: tuple[Callable[[Any], None], ...] = ()
         self._under_way: RoundUnderWay | None = None
-        self._unrecorded = 0  # rounds that this iteration has delivered
+        self._unrecorded: dict[int, Round] = {}  # by number, rounds that this iteration has delivered
         self._trained = False  # whether the model was trained in this iteration
         self._delivered = self._released = 0
         self._on_nonfinite = on_nonfinite
         self._parameters_seen: int | None = None  # the last iteration that began with finite ones
         self._stale_inputs = StaleInputs()
-        self._paid: dict[int, tuple[int, Round]] = {}  # by hook: the last epoch that it recorded
+        self._paid: dict[int, tuple[int, Round]] = {}  # by hook: the last round that it recorded
         self._stepping = False
         self._accountant: object = None  # of the engine that made this optimizer, if one did
         sizes = [p.numel() for p in self._own]
         chosen = SumSetting.of(randomizer, clipping, max_grad_norm, sizes=sizes, cohort=cohort)
         self._levels: RecordLevels | None = None
-        if levels is not None:
-            if local_epsilon is not None:
-                raise ShufflePrivacyError("levels say the local_epsilon of every record: leave it out")
+        if np.ndim(local_epsilon):  # type: ignore[arg-type]
             self._levels = RecordLevels.of(
-                levels, population=population, sampling=sampling, clipping=clipping
+                local_epsilon, population=population, sampling=sampling, clipping=clipping
             )
             local_epsilon = max(self._levels.counts)
         self._build(chosen.with_privacy(local_epsilon=local_epsilon, noise_multiplier=noise_multiplier))
@@ -175,7 +173,7 @@ class ShuffleMixin:
             expected_batch_size=cohort / self._num_processes(),
             loss_reduction=loss_reduction,
         )
-        _alive.add(self)
+        OPTIMIZERS.add(self)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuse: a copy would record in a copy of the accountant. Torch's attempt also breaks all others."""
@@ -201,16 +199,21 @@ class ShuffleMixin:
         }
         if self._levels is None:
             self._sum = chosen.build(**draw)
+            self._round = self._sum.round
         else:
             if chosen.privacy != max(self._levels.counts):
-                raise ShufflePrivacyError("local_epsilon is each record's own, by levels: it cannot be set")
+                raise ShufflePrivacyError("local_epsilon is each record's own: it cannot be set")
             self._sums = self._levels.sums(chosen, **draw)
             self._sum = next(iter(self._sums.values()))  # of the least ε0, the noisiest
+            self._round = LabelledRound.of([cast(ShuffleRound, each.round) for each in self._sums.values()])
         self._setting = chosen
 
     @property
     def local_epsilon(self) -> float:
-        """ε0 of one sample's gradient in one step, in nats; assign to change it from the next round on."""
+        """ε0 of one sample's gradient in one step, in nats; assign to change it from the next round on.
+
+        The largest, if each record has its own, which cannot be changed.
+        """
         if self._setting.takes_noise_multiplier:
             raise AttributeError(NO_LOCAL_EPSILON)
         return float(self._setting.privacy)
@@ -320,9 +323,7 @@ class ShuffleMixin:
     @property
     def round(self) -> Round:
         """What the next step reveals, as accounted for (replace-one, against an observer of the model)."""
-        if self._levels is not None:
-            return LabelledRound.of([cast(ShuffleRound, each.round) for each in self._sums.values()])
-        return self._sum.round
+        return self._round
 
     # ---- hooks ------------------------------------------------------------------------------------------
 
@@ -347,35 +348,42 @@ class ShuffleMixin:
                 "attach_step_hook"
             )
 
-    def _record(self, hook: AccountingHook) -> None:
-        """Have it record the round; an epoch before its first release, with which the rest of it is paid."""
-        if self._sampling is not Sampling.EPOCH:
-            hook(self)
-            return
-        if self._under_way is None:
-            raise ShufflePrivacyError("no batch of an epoch was delivered")
-        now = self._under_way.batch.iteration
-        iteration, paid = self._paid.get(id(hook), (None, None))
-        if iteration != now:
-            hook(self)
-            self._paid[id(hook)] = (now, self.round)
-        elif paid != self.round:
-            raise ShufflePrivacyError(
-                "the randomizer changed within an epoch, which is accounted for as one round of one "
-                "randomizer. Change it after the last step of an epoch, or begin a new iteration over the "
-                "loader, which is a new epoch"
-            )
+    def _record(self, hook: AccountingHook, number: int, new_round: Round) -> None:
+        """Have it record a round, once: an epoch before its first release, which pays for the rest of it."""
+        if self._paid.get(id(hook), (None,))[0] != number:
+            hook(self, new_round)
+            self._paid[id(hook)] = (number, new_round)
 
     def record_passed_over(self, *, but: int = 0) -> None:
         """Record the batches that were delivered and not stepped on, once the model is trained on one.
 
-        A batch that a budget refuses stays to be recorded. The last ``but`` batches are left out.
+        Each as it was to be charged when it was delivered. A batch that a budget refuses stays to be
+        recorded. The last ``but`` batches are left out.
         """
         self._trained |= self._stale_inputs.trained
-        while self._trained and self._unrecorded > but:
+        while self._trained and len(self._unrecorded) > but:
+            number, new_round = next(iter(self._unrecorded.items()))
             for hook in self._accounting:
-                self._record(hook)
-            self._unrecorded -= 1
+                self._record(hook, number, new_round)
+            del self._unrecorded[number]
+
+    @property
+    def outstanding(self) -> list[tuple[AccountingHook, Round]]:
+        """What will be recorded as soon as the next batch is delivered, if no step comes before it."""
+        trained = self._trained or self._stale_inputs.trained
+        count = len(self._unrecorded) - self._only_looked_at if trained else 0
+        return [
+            (hook, new_round)
+            for number, new_round in list(self._unrecorded.items())[:count]
+            for hook in self._accounting
+            if self._paid.get(id(hook), (None,))[0] != number
+        ]
+
+    @property
+    def _only_looked_at(self) -> bool:
+        """Whether the last batch was delivered, and the model not trained on it."""
+        last = self._under_way
+        return last is not None and last.fresh and last.batch.part == 0 and not self._stale_inputs.trained
 
     def watch(self, module: nn.Module, *, accountant: SubsampledShuffleAccountant | None = None) -> None:
         """Look after the whole model: training on earlier batches is noticed, and layers that mix records.
@@ -451,16 +459,22 @@ class ShuffleMixin:
                 "or leave on_nonfinite out: such a gradient then counts as zero. To skip the batch instead "
                 "would tell that it holds such a record"
             )
-        records = under_way.batch.records
-        if self._levels is None:
-            share = self._sum.share(rows, randomness=self._randomness)
-        elif records is None:
-            raise ShufflePrivacyError("levels need the numbers of a batch's records: use a CohortLoader")
-        else:
-            share = self._levels.share(self._sums, rows, records=records, randomness=self._randomness)
+        share = self._sum_of(under_way.batch).share(rows, randomness=self._randomness)
         under_way.total = share if under_way.total is None else under_way.total + share
         under_way.received += rows.num_rows
         under_way.taken += 1
+
+    def _sum_of(self, batch: Delivery) -> RoundSum:
+        """What randomises a physical batch: all its records have one level."""
+        if self._levels is None or not batch.rows:
+            return self._sum
+        if batch.level not in self._sums:
+            raise ShufflePrivacyError(
+                "each record has a local_epsilon of its own, and a batch that holds several cannot be told "
+                "apart: train on the loader that make_private returned, or announce batches of one level, "
+                "expect_batch(Delivery(rows=..., level=...))"
+            )
+        return self._sums[batch.level]
 
     def _check_parameters(self, params: list[nn.Parameter]) -> None:
         """A parameter that left the randomised vector would be updated with its raw gradient."""
@@ -519,9 +533,15 @@ class ShuffleMixin:
         try:
             self.record_passed_over(but=1)  # this batch, which the hooks record themselves
             for accounting in self._accounting:
-                self._record(accounting)
+                self._record(accounting, under_way.number, self.round)
+                if self._paid[id(accounting)][1] != self.round:
+                    raise ShufflePrivacyError(
+                        "the randomizer changed within an epoch, which is accounted for as one round of "
+                        "one randomizer. Change it after the last step of an epoch, or begin a new iteration "
+                        "over the loader, which is a new epoch"
+                    )
         finally:  # what an accountant refuses does not depend on the data, and would be refused again
-            self._unrecorded -= 1
+            self._unrecorded.pop(under_way.number, None)
         for hook in self._hooks:
             if not isinstance(hook, AccountingHook):
                 hook(self)
@@ -592,7 +612,8 @@ class ShuffleMixin:
             raise ShufflePrivacyError(
                 "this batch was not drawn by the sampler that the accounting is for, or a step was taken on "
                 "it already: take one step on each batch of the loader that make_private returned, before "
-                "the next one is delivered. Without the engine, call sampler.attach(optimizer) and train on "
+                "the next one is delivered. In Lightning pass callbacks=[LightningCallback(engine)] to the "
+                "Trainer; without the engine call sampler.attach(optimizer) and train on "
                 "CohortLoader(dataset, batch_sampler=sampler)"
             )
         under_way.fresh = False
@@ -620,7 +641,7 @@ class ShuffleMixin:
             raise CohortMismatch(
                 f"of the {batch.part} physical batches before this one {taken} were stepped on, and a round "
                 "of some of its records is not what the accounting is for: call step() on every physical "
-                "batch that BatchMemoryManager delivers. This round is dropped; the next one may go on"
+                "batch that is delivered. This round is dropped; the next one may go on"
             )
         return under_way
 
@@ -683,15 +704,12 @@ class ShuffleMixin:
                 f"the sampler draws (population, cohort, sampling, processes) = {drawn}, the optimizer "
                 f"accounts for {accounted}: give both the same"
             )
+        sampler.levels = None if self._levels is None else self._levels.column
 
     def begin_iteration(self) -> None:
         """Forget a round that was begun and not released: it cannot meet the next cohort."""
-        last = self._under_way
-        looked_at = (
-            last is not None and last.fresh and last.batch.part == 0 and not self._stale_inputs.trained
-        )
-        self.record_passed_over(but=int(looked_at))
-        self._unrecorded, self._trained, self._stale_inputs.trained = 0, False, False
+        self.record_passed_over(but=int(self._only_looked_at))
+        self._unrecorded, self._trained, self._stale_inputs.trained = {}, False, False
         self._under_way = None
         self._clear_gradients()
 
@@ -700,9 +718,10 @@ class ShuffleMixin:
         self._trained |= self._stale_inputs.trained
         if self._under_way is None or delivery.part == 0:
             self.record_passed_over()
-            self._under_way = RoundUnderWay(delivery)
-            self._unrecorded += 1
             self._delivered += 1
+            number = delivery.iteration if self._sampling is Sampling.EPOCH else self._delivered
+            self._under_way = RoundUnderWay(delivery, number)
+            self._unrecorded.setdefault(number, self.round)
         self._under_way.batch, self._under_way.fresh = delivery, True
         self._stale_inputs.deliver(batch)
         if self._watched is not None:

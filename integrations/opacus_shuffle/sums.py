@@ -256,26 +256,26 @@ class RecordLevels:
     column: NDArray[np.float64]
 
     @classmethod
-    def of(cls, levels: object, *, population: int, sampling: Sampling, clipping: object) -> RecordLevels:
+    def of(cls, column: object, *, population: int, sampling: Sampling, clipping: object) -> RecordLevels:
         """From what the user passed; refused where such rounds are not accounted."""
-        column = np.asarray(torch.as_tensor(levels), dtype=np.float64)
-        if column.shape != (population,):
+        levels = np.asarray(torch.as_tensor(column), dtype=np.float64)
+        if levels.shape != (population,):
             raise ShufflePrivacyError(
-                f"levels must have one number for each of the {population} records, in their order; got the "
-                f"shape {column.shape}"
+                f"local_epsilon must be one number, or one for each of the {population} records in their "
+                f"order; got the shape {levels.shape}"
             )
-        for level in np.unique(column).tolist():
-            checked(checks.local_epsilon, level, name="levels")
+        for level in np.unique(levels).tolist():
+            checked(checks.local_epsilon, level, name="local_epsilon")
         if sampling is not Sampling.POISSON:
             raise ShufflePrivacyError(
                 "a record is hidden by those of its own level, of whom a batch of fixed size has no fixed "
-                "number: pass sampling='poisson' with levels"
+                "number: pass sampling='poisson' with a local_epsilon for each record"
             )
         if isinstance(clipping_of(clipping), AdaptiveClipping):
             raise ShufflePrivacyError(
-                "clipping='adaptive' is accounted for one local_epsilon: not for levels"
+                "clipping='adaptive' is accounted for one local_epsilon, not for one of each record"
             )
-        return cls(column=column)
+        return cls(column=levels)
 
     @property
     def counts(self) -> dict[float, int]:
@@ -295,31 +295,10 @@ class RecordLevels:
             )
             if not isinstance(found[level].mechanism, LocalRandomizer):
                 raise ShufflePrivacyError(
-                    f"{chosen.described} adds reports up before they are private: levels are for local "
-                    "randomizers, such as 'privunit-g'"
+                    f"{chosen.described} adds reports up before they are private: a local_epsilon for each "
+                    "record is for local randomizers, such as 'privunit-g'"
                 )
         return found
-
-    def share(
-        self,
-        sums: dict[float, RoundSum],
-        rows: Rows,
-        *,
-        records: NDArray[np.int64],
-        randomness: Randomness,
-    ) -> Tensor:
-        """The sum of the rows' reports, each at the level of its record."""
-        own = self.column[records]
-        total: Tensor | None = None
-        for level, of_level in sums.items():
-            places = torch.from_numpy(np.flatnonzero(own == level))
-            if len(places) or total is None:  # the first, so that an empty batch has a sum too
-                part = of_level.share(
-                    Rows([block[places.to(block.device)] for block in rows.blocks]), randomness=randomness
-                )
-                total = part if total is None else total + part
-        assert total is not None
-        return total
 
 
 # ---- what randomises ------------------------------------------------------------------------------------

@@ -166,22 +166,6 @@ def opacus_schedules() -> Told:
     assert names["optimizer"].local_epsilon == pytest.approx(2.2)
 
 
-@reads(
-    OPACUS,
-    "Two recipes",
-    slow=True,
-    instead={"batch_size=6_000": "batch_size=100", "num_steps=200": "num_steps=80", "range(20)": "range(8)"},
-)
-def opacus_recipe() -> Told:
-    """Of fewer images; tests/opacus_shuffle/test_opacus_page.py holds the numbers."""
-    sys.path.insert(0, str(ROOT / "examples"))
-    names = {"images": torch.rand(1_000, 1, 28, 28), "labels": torch.arange(1_000) % 10}
-    printed = yield names
-    sys.path.remove(str(ROOT / "examples"))
-    assert printed.startswith("privunit with local_epsilon=")
-    assert len(names["engine"].accountant) == 80
-
-
 def _quick_start(page: str, printed: str, learned: str) -> str:
     """Every accuracy is near the least that the page says; each run differs. Gives the page."""
     text = (ROOT / page).read_text(encoding="utf-8")

@@ -53,7 +53,7 @@ RUN_BY = {
     ("docs/guides/flower.md", "RANDOMIZER"): (
         "tests/examples/test_flower_untuned.py::test_the_printed_program_trains_within_the_target"
     ),
-    ("docs/guides/opacus.md", "import lightning"): f"{RECIPES}::test_lightning",
+    ("docs/guides/lightning.md", "import lightning"): f"{RECIPES}::test_lightning",
     ("docs/guides/opacus.md", "engine.load_checkpoint"): (
         "tests/opacus_shuffle/test_opacus_page.py::test_the_page_on_resuming_does_what_it_says"
     ),

@@ -197,7 +197,7 @@ def test_no_server_destroys_a_personal_model(apps, config):
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return (FOLDER.parents[1] / "docs" / "guides" / "personalized.md").read_text()
+    return (FOLDER.parents[1] / "docs" / "reference" / "benchmarks.md").read_text()
 
 
 def test_the_page_shows_the_table_of_the_committed_results(page):
