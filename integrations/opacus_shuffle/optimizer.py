@@ -310,6 +310,15 @@ class ShuffleMixin:
         )
 
     @property
+    def delivered(self) -> Delivery:
+        """The physical batch that was handed out last."""
+        if self._under_way is None:
+            raise ShufflePrivacyError(
+                "no batch was delivered: train on the loader that make_private returned"
+            )
+        return self._under_way.batch
+
+    @property
     def batches_without_step(self) -> int:
         """Batches that were delivered so far and not released, for whatever reason."""
         return self._delivered - self._released
@@ -661,25 +670,30 @@ class ShuffleMixin:
     # ---- checkpoints ------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The original optimizer's state, the rounds released, and a ``max_grad_norm`` that moves."""
-        released = max((hook.accountant.released() for hook in self._accounting), default=0)
-        state = {**super().state_dict(), "privacy_rounds": released}  # type: ignore[misc]
+        """The original optimizer's state, the rounds recorded, and a ``max_grad_norm`` that moves."""
+        histories = [dict(hook.accountant.state_dict()) for hook in self._accounting]
+        state = {**super().state_dict(), "privacy_accountants": histories}  # type: ignore[misc]
         if self._setting.ball.adaptive is not None:
             state["max_grad_norm"] = self.max_grad_norm
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the original optimizer, and a radius that moves, within its bounds.
+        """Restore the original optimizer, the history, and a radius that moves, within its bounds.
 
-        An accountant whose history lacks rounds that the state says were released is marked, with a warning.
+        A history that lacks rounds which were recorded here, or by the run that was saved, is refused.
         """
         adaptive = self._setting.ball.adaptive
         rest = dict(state_dict)
-        released = checked(checks.whole, "privacy_rounds", rest.pop("privacy_rounds", 0), at_least=0)
+        histories = rest.pop("privacy_accountants", [])
         radius = rest.pop("max_grad_norm", None)
+        if histories and len(histories) != len(self._accounting):
+            raise ShufflePrivacyError(
+                f"the state holds the rounds of {len(histories)} accountants, and {len(self._accounting)} "
+                "are attached: attach as many as the saved optimizer had, and load then"
+            )
+        for hook, history in zip(self._accounting, histories, strict=False):
+            hook.accountant.take_over(history)
         super().load_state_dict(rest)  # type: ignore[misc]
-        for hook in self._accounting:
-            hook.accountant.released(at_least=released)
         if adaptive is not None and radius is not None:
             self.max_grad_norm = adaptive.held(positive("max_grad_norm", radius))
 

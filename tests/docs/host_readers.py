@@ -113,6 +113,18 @@ def the_script_again(make: Any, **given: Any) -> Any:
     return make(**{"randomizer": "privunit", "max_grad_norm": 1.0} | rest | given)
 
 
+@reads("docs/guides/transformers.md", slow=True)
+def hugging_face() -> Told:
+    names: Names = {}
+    printed = yield names
+    assert 7.5 < names["metrics"]["epsilon"] <= 8.0
+    assert len(names["trainer"].engine.accountant) == 8
+    assert "8 × a sum with coins" in printed
+    assert len(names["engine"].accountant) == names["EPOCHS"] * len(names["loader"])
+    assert names["engine"].get_epsilon(1e-5) <= names["TARGET_EPSILON"]
+    assert math.isfinite(names["loss"].item())
+
+
 @reads(OPACUS, "Opacus: what changes, what is refused, how to choose")
 def opacus() -> Told:
     names = a_script() | {"rest_of_code": an_epoch}

@@ -54,7 +54,6 @@ RUN_BY = {
         "tests/examples/test_flower_untuned.py::test_the_printed_program_trains_within_the_target"
     ),
     ("docs/guides/lightning.md", "import lightning"): f"{RECIPES}::test_lightning",
-    ("docs/guides/transformers.md", "BertConfig"): f"{RECIPES}::test_transformers",
     ("docs/guides/opacus.md", "engine.load_checkpoint"): (
         "tests/opacus_shuffle/test_opacus_page.py::test_the_page_on_resuming_does_what_it_says"
     ),

@@ -339,40 +339,45 @@ def test_opacus_own_engine_refuses_the_accountant_before_training(
 # ---- saved states ------------------------------------------------------------------------------------------
 
 
-def test_an_optimizer_state_of_more_rounds_than_the_books_hold_marks_them(
+def test_the_state_of_an_optimizer_brings_its_history(
     make_private: Any, train: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine, module, optimizer, loader = make_private(randomness=None)
     train(module, optimizer, loader)
-    weights, state = module.state_dict(), optimizer.state_dict()
+    weights = module.state_dict()
+    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+    state = torch.load(tmp_path / "optimizer.pt", weights_only=True)
     torch.optim.SGD(module.parameters(), lr=0.1).load_state_dict(state)  # a plain one takes it
 
     second, module, optimizer, loader = make_private(randomness=None)
     module.load_state_dict(weights)
-    with pytest.warns(UserWarning, match=r"5 rounds .* leaves them out.*load_checkpoint"):
-        optimizer.load_state_dict(state)
+    optimizer.load_state_dict(state)
+    assert second.accountant.history == engine.accountant.history
     train(module, optimizer, loader)
-    optimizer.load_state_dict(optimizer.state_dict())  # warns no second time
-    assert "5 rounds of an earlier run" in second.statement().warnings[0]
+    assert len(second.accountant) == 10
+    optimizer.load_state_dict(state)  # whose rounds the books have
+    assert len(second.accountant) == 10
+    assert any("taken over from a checkpoint" in warning for warning in second.statement().warnings)
     path = tmp_path / "checkpoint.pt"
     second.save_checkpoint(path=path, module=module, optimizer=optimizer)
     assert cli.main(["statement", str(path), "--delta", "1e-5", "--json"]) == 0
-    assert "5 rounds of an earlier run" in json.loads(capsys.readouterr().out)["warnings"][0]
-
+    assert "taken over from a checkpoint" in json.loads(capsys.readouterr().out)["warnings"][0]
     third, module, optimizer, _ = make_private(randomness=None)
     third.load_checkpoint(path=path, module=module, optimizer=optimizer)
-    assert any("5 rounds of an earlier run" in warning for warning in third.statement().warnings)
-    third, module, optimizer, _ = make_private(randomness=None)
-    with pytest.warns(UserWarning, match="10 rounds"):
-        optimizer.load_state_dict(torch.load(path, weights_only=True)["optimizer_state_dict"])
+    assert len(third.accountant) == 10
 
-    late, _, optimizer, _ = make_private(randomness=None)
-    with pytest.warns(UserWarning, match="5 rounds"):
-        optimizer.load_state_dict(state)
-    late.accountant.load_state_dict(engine.accountant.state_dict())
-    assert late.statement().warnings == ()
-    with pytest.raises(ValueError, match="privacy_rounds"):
-        optimizer.load_state_dict({**state, "privacy_rounds": -1})
+
+def test_the_state_of_an_optimizer_that_lacks_rounds_is_refused(make_private: Any, train: Any) -> None:
+    _, module, optimizer, loader = make_private(randomness=None)
+    train(module, optimizer, loader)
+    state = optimizer.state_dict()
+    other, module, others, loader = make_private(randomness=None, local_epsilon=1.0)
+    train(module, others, loader)
+    with pytest.raises(ShufflePrivacyError, match="that the saved history does not hold"):
+        others.load_state_dict(state)
+    assert len(other.accountant) == 5
+    with pytest.raises(ShufflePrivacyError, match="rounds of 2 accountants, and 1 are attached"):
+        others.load_state_dict({**state, "privacy_accountants": state["privacy_accountants"] * 2})
 
 
 # ---- progress ----------------------------------------------------------------------------------------------
