@@ -178,6 +178,16 @@ def _quick_start(page: str, printed: str, learned: str) -> str:
     return text
 
 
+@reads("docs/README.md", slow=True)
+def front_page() -> Told:
+    names: Names = {}
+    printed = yield names
+    assert printed.startswith("ε ∈ [")
+    assert names["engine"].get_epsilon_interval(1e-5).upper <= 3
+    right = names["model"](names["digits"].tensors[0]).argmax(dim=1) == names["digits"].tensors[1]
+    assert right.float().mean() > 0.8
+
+
 @reads("docs/start/opacus.md", slow=True)
 def start_opacus() -> Told:
     printed = yield {}

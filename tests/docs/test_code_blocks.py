@@ -72,6 +72,7 @@ RUN_BY = {
 INSTALLS = "installs packages; CI does so with the README's commands"
 MNIST = "takes from minutes to hours and data that are not in the repository; tests/examples runs parts of it"
 NOT_RUN = {
+    ("docs/README.md", "python3 -m venv"): INSTALLS,
     ("docs/start/flower.md", "python3 -m venv"): INSTALLS,
     ("docs/start/opacus.md", "python3 -m venv"): INSTALLS,
     ("docs/guides/flower.md", "pip install"): INSTALLS,
