@@ -416,7 +416,6 @@ def sentences() -> Sentences:
             f"which takes {longest:,} bits (at ε0 = {LOCAL_EPSILON:g}; "
             f"[all {len(errors)} mechanisms of one report]",
         ],
-        "docs/README.md": [f"the {len(errors)} randomizers", f"| mechanisms | {len(errors)}, for vectors"],
         MECHANISMS: [
             f"its error is {min(saved):.0f} to {max(saved):.0f} % smaller",
             f"sums {summed['reports']:,} reports in {summed['seconds']:.1f} s, with "

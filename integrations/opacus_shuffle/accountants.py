@@ -76,7 +76,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         self.core = self.core_type(method=self.method)  # another object after load_state_dict
         self._run = uuid.uuid4().hex
         self.budget: tuple[float, float] | None = None  # ε and δ
-        self._unrecorded = 0
+        self._taken_over = False
 
     @override
     def __repr__(self) -> str:
@@ -106,24 +106,12 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
     @property
     def warnings(self) -> tuple[str, ...]:
         """What has to be said beside its ε, for a privacy statement."""
-        if not self._unrecorded:
+        if not self._taken_over:
             return ()
         return (
-            f"{self._unrecorded} rounds of an earlier run, whose optimizer state was loaded, are not in the "
-            "history: ε leaves them out",
+            "rounds were taken over from a checkpoint; how their gradients were clipped, whether their coins "
+            "were seeded, and whether batches were passed over, is not known here",
         )
-
-    def released(self, *, at_least: int = 0) -> int:
-        """The rounds recorded, and those known to be missing, of which a warning tells."""
-        missing = at_least - len(self)
-        if missing > self._unrecorded:
-            self._unrecorded = missing
-            warn_caller(
-                f"{self.warnings[0]}, and the privacy statement says so from now on. Load the history first: "
-                "with engine.load_checkpoint, or with engine.accountant.load_state_dict what "
-                "engine.accountant.state_dict() returned in the earlier run"
-            )
-        return len(self) + self._unrecorded
 
     def record(self, new_round: Round, num_steps: int = 1) -> None:
         """Record ``num_steps`` rounds that are about to be released."""
@@ -196,7 +184,6 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
             core=self.spent.state_dict(),
             mechanism=self.mechanism(),
             run=self._run,
-            unrecorded=self._unrecorded,
             warnings=self.warnings,
         )
         if self.budget is not None:
@@ -209,11 +196,15 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
 
         Refused is a state that lacks rounds recorded here, or by its own run since it was saved.
         """
-        core = self.continued(state_dict)
-        told = checked(checks.whole, "unrecorded", state_dict.get("unrecorded", 0), at_least=0)
-        # What the loaded history has more was missing until now.
-        self.core, self._unrecorded = core, max(told, self.released() - core.num_steps)
-        self._run = state_dict["run"]
+        self.core, self._run = self.continued(state_dict), state_dict["run"]
+        self._taken_over = True
+
+    def take_over(self, state_dict: Mapping[str, Any]) -> None:
+        """As :meth:`load_state_dict`, unless the present history goes on from the saved one already."""
+        saved = self.core_type(method=self.method)
+        checked(saved.load_state_dict, state_dict["core"])
+        if not begins_with(self.spent, saved):
+            self.load_state_dict(state_dict)
 
     def continued(self, state_dict: Mapping[str, Any]) -> ShuffleAccountant:
         """What :meth:`load_state_dict` would load, or refuse; nothing is loaded."""

@@ -536,10 +536,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 "or num_steps of the whole run), in a new engine, and load then"
             )
         accountant.load_state_dict(state)
-        self._doubt(
-            "rounds were taken over from a checkpoint; how their gradients were clipped, whether their coins "
-            "were seeded, and whether batches were passed over, is not known here"
-        )
 
     def _doubt(self, text: str) -> None:
         """Have every privacy statement from here on say so."""

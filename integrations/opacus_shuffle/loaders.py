@@ -329,11 +329,26 @@ class CohortLoader(DataLoader[Any]):
         """k / n, as ``DPDataLoader`` has it."""
         return self._cohorts.sample_rate
 
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """Has ``accelerator.prepare`` leave this loader alone: one that it builds would announce no batch."""
+        if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+            raise ShufflePrivacyError(
+                "several processes of Accelerate would each draw and account for batches of their own: leave "
+                "the private model, optimizer and loader out of accelerator.prepare, and wrap the model in "
+                "Opacus's DifferentiallyPrivateDistributedDataParallel before make_private"
+            )
+        return True
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, _: bool) -> None:
+        """Accelerate writes what it has read."""
+
     @override
     def __len__(self) -> int:
         """Physical batches in an iteration; under Poisson sampling, of rounds of the expected size."""
         cohorts = self._cohorts
-        shares = [1.0]
+        shares = np.ones(1)
         if cohorts.levels is not None:
             shares = np.unique(cohorts.levels, return_counts=True)[1] / cohorts.population
         most = self.max_batch_size or math.inf
@@ -429,7 +444,7 @@ def wrap_data_loader(
         data_loader.dataset,
         batch_sampler=sampler,
         max_batch_size=min(max_batch_size, before),
-        **_options(data_loader),
+        **options_of(data_loader),
     )
 
 
@@ -481,7 +496,7 @@ def with_sampler(
     data_loader: DataLoader[Any], sampler: CohortSampler, *, batch_first: bool = True
 ) -> CohortLoader:
     """A loader like ``data_loader`` that draws from ``sampler``; an empty batch has tensors with no rows."""
-    options = _options(data_loader)
+    options = options_of(data_loader)
     if isinstance(sampler, PoissonSampler):
         collate_fn = wrap_collate_with_empty(collate_fn=data_loader.collate_fn, batch_first=batch_first)
         collate_fn([data_loader.dataset[0]])
@@ -489,7 +504,7 @@ def with_sampler(
     return CohortLoader(data_loader.dataset, batch_sampler=sampler, **options)
 
 
-def _options(data_loader: DataLoader[Any]) -> dict[str, Any]:
+def options_of(data_loader: DataLoader[Any]) -> dict[str, Any]:
     """All that it was made with, but for the records and how they are drawn."""
     drawn = {"self", "dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"}
     names = inspect.signature(DataLoader.__init__).parameters.keys() - drawn

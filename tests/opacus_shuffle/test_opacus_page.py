@@ -118,15 +118,6 @@ def test_lightning(run: Any) -> None:
         assert (model(rows).argmax(1) == labels).double().mean() > 0.6  # 0.1 is chance
 
 
-@pytest.mark.slow
-def test_transformers(run: Any) -> None:
-    pytest.importorskip("transformers")
-    names = run("A loop of your own", "transformers.md")
-    assert len(names["engine"].accountant) == names["EPOCHS"] * len(names["loader"])
-    assert names["engine"].get_epsilon(1e-5) <= names["TARGET_EPSILON"]
-    assert math.isfinite(names["loss"].item())
-
-
 TARGET = {"target_epsilon": 3.0, "target_delta": 1e-5}
 
 
