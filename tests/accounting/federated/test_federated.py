@@ -301,12 +301,6 @@ def test_clients_that_never_meet_pay_for_their_own_rounds_only() -> None:
     assert apart.worst_client_rounds == 1
 
 
-def test_unknown_participants_are_everybody() -> None:
-    accountant = recorded((drawn(100), people(100)), (drawn(100), None), (drawn(100), people(100, start=500)))
-    assert accountant.worst_client_rounds == 2
-    assert accountant.spending(DELTA).local_epsilon == 3.0
-
-
 def test_reports_thrown_away_cost_before_the_server_alone() -> None:
     accountant = FederatedAccountant()
     accountant.step(drawn(3), participants=people(3), released=False)
