@@ -352,8 +352,7 @@ def test_a_loud_report_is_never_accounted_as_silence(
 
 
 @pytest.mark.parametrize(
-    ("local_epsilon", "cohort"),
-    [(1e-4, 0.1), (1e-2, 1e-3), (1.0, 1e-5), (4.0, 2e-6), (1e-6, 10.0)],
+    ("local_epsilon", "cohort"), [(1e-4, 0.1), (1e-2, 1e-3), (1.0, 1e-5), (4.0, 2e-6), (1e-6, 10.0)]
 )
 def test_rare_participation_is_not_free(local_epsilon: float, cohort: float) -> None:
     shuffle_round = shuffled(local_epsilon, 1_000, cohort, sampling="poisson")

@@ -500,11 +500,7 @@ def test_a_question_costs_no_more_after_many_rounds(monkeypatch: pytest.MonkeyPa
 
 def mixed() -> FederatedAccountant:
     secret = FederatedRound.secret(GENERIC, answered=95, reports=20)
-    accountant = recorded(
-        (drawn(90), people(95)),
-        (drawn(80), None),
-        (secret, people(95, start=5)),
-    )
+    accountant = recorded((drawn(90), people(95)), (drawn(80), None), (secret, people(95, start=5)))
     accountant.step(drawn(2), participants=people(2), released=False)
     bits = FederatedRound.drawn(Randomizer(0.5, bit=True), candidates=500, invited=50, reports=50)
     accountant.step(bits, participants=people(50, start=40))

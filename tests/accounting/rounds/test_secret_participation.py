@@ -91,10 +91,7 @@ def test_categories_and_numbers_are_covered_too(share):
     coins = 100
     histogram = HistogramSum(cohort=2, categories=3, levels=3, coins=50)
     numbers = ScalarSum(cohort=2, levels=3, coins=50)
-    cases = [
-        (histogram, [(3, 0, 0), (0, 3, 0), (0, 0, 3)]),
-        (numbers, [(0,), (1,), (2,), (3,)]),
-    ]
+    cases = [(histogram, [(3, 0, 0), (0, 3, 0), (0, 0, 3)]), (numbers, [(0,), (1,), (2,), (3,)])]
     for protocol, data in cases:
         accountant = accountant_of(protocol.round(participation=share))
         for other in (data[0], data[-1]):
