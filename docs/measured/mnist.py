@@ -128,7 +128,7 @@ def recorded_runs() -> str:
     """What came out of the training runs whose results are committed."""
     rows: list[tuple[str, str, str, str]] = []
     for run in result("examples/mnist_recipes"):
-        name = f"[{run['task']}, `{run['randomizer']}`](../guides/opacus.md#two-recipes)"
+        name = f"[{run['task']}, `{run['randomizer']}`](mnist.md#two-recipes)"
         epsilon = rounded(run["epsilon_certified"], up=True)
         rows.append((name, "`mnist_recipes.json`", epsilon, f"{100 * run['accuracy']:.1f} %"))
     digits = result("examples/opacus_digits")
@@ -138,7 +138,7 @@ def recorded_runs() -> str:
     rows.append((name, "`opacus_digits.json`", epsilon, f"{spread} %"))
     for run in result("examples/untuned"):
         what = f"{run['data']}, {run['model']}, `{run['randomizer']}`"
-        name = f"[without tuning: {what}](../guides/opacus.md#without-tuning)"
+        name = f"[without tuning: {what}](benchmarks.md#without-tuning-untunedpy)"
         epsilon = rounded(run["epsilon_certified"], up=True)
         rows.append((name, "`untuned.json`", epsilon, f"{100 * run['accuracy']:.1f} %"))
     for preset, title in (("fig5a", "Fig. 5(a)"), ("fig5b", "Fig. 5(b)"), ("fig4.2", "Fig. 4.2")):

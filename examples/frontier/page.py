@@ -349,7 +349,7 @@ def _method(runs: Runs) -> str:
   MNIST; 128 is {filters:.1f} points better on CIFAR-10. The census has columns of its own. All trials on
   other data sets than MNIST are in the same file. These choices are not in ε.
 - **No network.** A linear model is trained everywhere. The network of Opacus's example comes to less on MNIST
-  with the same ε ([measured](../guides/opacus.md#the-network-of-opacuss-example)), and no other was tried.
+  with the same ε ([measured](mnist.md#the-network-of-opacuss-example)), and no other was tried.
 - **Training.** Momentum 0.9, a learning rate that falls linearly to zero, and the average of the last
   tenth of the models. Each round draws its cohort without replacement, independently of other rounds; in
   the arms against the server and without a shuffler clients take part in turn.
