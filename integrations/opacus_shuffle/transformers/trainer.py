@@ -156,7 +156,8 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
             p.grad = None  # that of all records without noise, which the Trainer would log
         if not self._private.delivered.last:
             self._private.step()  # the Trainer itself steps on a round's last physical batch
-        return loss.detach() / self.args.gradient_accumulation_steps
+        share: Tensor = loss.detach() / self.args.gradient_accumulation_steps
+        return share
 
     def _check_books(self) -> None:
         """Refuse to train with what is not private, or to go on without the rounds that a checkpoint cost."""
