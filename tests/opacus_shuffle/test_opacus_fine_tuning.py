@@ -1,9 +1,9 @@
 """Others' programs that fine-tune a language model train privately after at most ten changed lines.
 
 Accelerate's is in its package. The notebooks of Opacus and of Hugging Face are in no package, so they are
-read from the folder ``FINE_TUNING_NOTEBOOKS``, where there is one: ``tutorials/building_text_classifier.ipynb`` of
-github.com/meta-pytorch/opacus, and ``transformers_doc/en/pytorch/training.ipynb`` of
-github.com/huggingface/notebooks.
+read from the folder ``FINE_TUNING_NOTEBOOKS``, where there is one:
+``tutorials/building_text_classifier.ipynb`` of github.com/meta-pytorch/opacus, and
+``transformers_doc/en/pytorch/training.ipynb`` of github.com/huggingface/notebooks.
 """
 
 from __future__ import annotations
