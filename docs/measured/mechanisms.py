@@ -317,7 +317,6 @@ def _transforms() -> list[str]:
     ms = summed["ms"]
     passes = [spent for what, spent in ms.items() if "(one pass" in what]
     gram = {chunk: ms[f"chunk {chunk}: Gram matrices"] for chunk in (8, 16, 32, 64)}
-    whole = {chunk: gram[chunk] + ms[f"chunk {chunk}: the rest"] for chunk in gram}
     numbers = summed["clients"] * summed["dim"]
     return [
         f"takes {_short(slower[100], 2)} times longer in batches of 100 and {_short(slower[1], 2)} times for "
@@ -325,9 +324,7 @@ def _transforms() -> list[str]:
         f"takes {one:.2f} copies of that batch",
         f"{summed['dim']:,} parameters, {summed['clients']} samples, {summed['threads']} threads",
         f"are {numbers / 1e6:.0f} million normal numbers: {_short(ms['report by report'], 3)} ms",
-        f"That takes {whole[64]:.0f} ms, and {whole[32]:.0f} ms with chunks of 32: three passes over the "
-        f"batch of {min(passes):.0f} to {max(passes):.0f} ms each, {gram[64]:.0f} ms of Gram matrices, four "
-        f"normal vectors of {ms['one normal vector']:.1f} ms",
+        f"That takes {gram[64] + ms['chunk 64: the rest']:.0f} ms",
         f"the cheapest Gram matrices alone take {sum(passes) + min(gram.values()):.0f} ms",
     ]
 
@@ -362,18 +359,6 @@ def _searched_seeds() -> list[str]:
         f"{errors[0]:.3f} times the squared error of its formula, a drawn one {errors[1]:.3f}; the standard "
         f"error is {turn['standard_error']:.3f}",
     ]
-
-
-def _range_proofs() -> str:
-    """What a proof costs, for the measurements; the guide has the table."""
-    costs = result("benchmarks/range_proofs")["costs"]
-    plain, single, several = (of for of in costs if of["length"] == min(each["length"] for each in costs))
-    longer = [of["bytes_to_server"] / plain["bytes_to_server"] for of in (single, several)]
-    return (
-        f"A proof of {single['length']:,} counts of {single['largest'].bit_length()} bits takes the client "
-        f"{1e3 * single['client_seconds']:.0f} ms. Shares are {longer[0]:.0f} times as long as additive ones "
-        f"({single['kind']}), or {longer[1]:.0f} times ({several['kind']})"
-    )
 
 
 def _wire_bytes(name: str, local_epsilon: float) -> int:
@@ -431,7 +416,6 @@ def sentences() -> Sentences:
             f"which takes {longest:,} bits (at ε0 = {LOCAL_EPSILON:g}; "
             f"[all {len(errors)} mechanisms of one report]",
         ],
-        "docs/README.md": [f"the {len(errors)} randomizers", f"| mechanisms | {len(errors)}, for vectors"],
         MECHANISMS: [
             f"its error is {min(saved):.0f} to {max(saved):.0f} % smaller",
             f"sums {summed['reports']:,} reports in {summed['seconds']:.1f} s, with "
@@ -466,6 +450,5 @@ def sentences() -> Sentences:
             *_transforms(),
             _mixed_seeds(),
             *_searched_seeds(),
-            _range_proofs(),
         ],
     }

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from measured.mnist import SEEDS, frontier
-from measured.parts import Sentences, Tables, result, table
+from measured.parts import SEEDS, Sentences, Tables, frontier, result, table
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
 from shuffle_plugins.core import rounded
 from shuffle_plugins.mechanisms import registry
@@ -391,17 +390,8 @@ def sentences() -> Sentences:
     def spread(name: str) -> str:
         return f"{min(ratios[name]):.1f} to {max(ratios[name]):.1f} times"
 
-    (most,) = (
-        run["accuracy"]
-        for run in result("examples/untuned")
-        if (run["data"], run["model"], run["randomizer"], run["target_epsilon"])
-        == ("mnist", "linear", "vector-sum", 3.0)
-    )
     return {
-        "README.md": [
-            _digits(),
-            f"[{share(most)} at ε = 3](docs/guides/opacus.md#without-tuning)",
-        ],
+        "README.md": [_digits()],
         OPACUS: [
             *_computed(),
             *_compared(),

@@ -12,7 +12,7 @@ from opacus_shuffle.accountants import ShufflePrivacyError
 from opacus_shuffle.engine import PrivacyEngine
 
 
-class LightningCallback(Callback):
+class LightningCallback(Callback):  # type: ignore[misc]
     """Has a Lightning ``Trainer`` train on the loader of an engine's last ``make_private``.
 
     Whatever loader the script or its data module builds for training, the private one takes its place, also

@@ -348,7 +348,7 @@ class CohortLoader(DataLoader[Any]):
     def __len__(self) -> int:
         """Physical batches in an iteration; under Poisson sampling, of rounds of the expected size."""
         cohorts = self._cohorts
-        shares = [1.0]
+        shares = np.ones(1)
         if cohorts.levels is not None:
             shares = np.unique(cohorts.levels, return_counts=True)[1] / cohorts.population
         most = self.max_batch_size or math.inf

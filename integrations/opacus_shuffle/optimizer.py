@@ -12,6 +12,7 @@ from typing import Any, NoReturn, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -37,10 +38,11 @@ from opacus_shuffle.sums import (
     AdaptiveClipping,
     ClippedBall,
     Randomizer,
-    RecordLevels,
     RoundSum,
     SumSetting,
     positive,
+    record_levels,
+    sums_by_level,
 )
 from shuffle_plugins.accounting import LabelledRound, Round, Sampling, ShuffleRound
 from shuffle_plugins.core import Rows, checks
@@ -159,13 +161,14 @@ class ShuffleMixin:
         self._accountant: object = None  # of the engine that made this optimizer, if one did
         sizes = [p.numel() for p in self._own]
         chosen = SumSetting.of(randomizer, clipping, max_grad_norm, sizes=sizes, cohort=cohort)
-        self._levels: RecordLevels | None = None
+        self._levels: NDArray[np.float64] | None = None  # ε0 of every record, if each has its own
         if np.ndim(local_epsilon):  # type: ignore[arg-type]
-            self._levels = RecordLevels.of(
+            self._levels = record_levels(
                 local_epsilon, population=population, sampling=sampling, clipping=clipping
             )
-            local_epsilon = max(self._levels.counts)
-        self._build(chosen.with_privacy(local_epsilon=local_epsilon, noise_multiplier=noise_multiplier))
+            local_epsilon = float(self._levels.max())
+        one = cast("float | None", local_epsilon)
+        self._build(chosen.with_privacy(local_epsilon=one, noise_multiplier=noise_multiplier))
         super().__init__(
             optimizer,
             noise_multiplier=None,  # type: ignore[call-arg]
@@ -201,9 +204,9 @@ class ShuffleMixin:
             self._sum = chosen.build(**draw)
             self._round = self._sum.round
         else:
-            if chosen.privacy != max(self._levels.counts):
+            if chosen.privacy != self._levels.max():
                 raise ShufflePrivacyError("local_epsilon is each record's own: it cannot be set")
-            self._sums = self._levels.sums(chosen, **draw)
+            self._sums = sums_by_level(self._levels, chosen, **draw)
             self._sum = next(iter(self._sums.values()))  # of the least ε0, the noisiest
             self._round = LabelledRound.of([cast(ShuffleRound, each.round) for each in self._sums.values()])
         self._setting = chosen
@@ -398,7 +401,7 @@ class ShuffleMixin:
         if accountant is not None:
             self._accountant = accountant
             for p in module.parameters():
-                if p in own or p in BOOKS:
+                if p.requires_grad or p in BOOKS:
                     BOOKS[p] = accountant
 
     @property
@@ -513,7 +516,8 @@ class ShuffleMixin:
                 "no shuffle accountant is attached, so the step's cost would go unrecorded: call "
                 "optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=k / n))"
             )
-        if self._accountant is not None and any(BOOKS[p] is not self._accountant for p in self._own):
+        books = {BOOKS.get(p) for p in (*self._own, *self._others)}
+        if self._accountant is not None and books != {self._accountant}:
             raise ShufflePrivacyError(
                 "another engine has made this model private since, and neither engine's ε would have all "
                 "rounds: go on with what it returned. To use both, assign engine.accountant = "
@@ -704,7 +708,7 @@ class ShuffleMixin:
                 f"the sampler draws (population, cohort, sampling, processes) = {drawn}, the optimizer "
                 f"accounts for {accounted}: give both the same"
             )
-        sampler.levels = None if self._levels is None else self._levels.column
+        sampler.levels = self._levels
 
     def begin_iteration(self) -> None:
         """Forget a round that was begun and not released: it cannot meet the next cohort."""

@@ -178,6 +178,16 @@ def _quick_start(page: str, printed: str, learned: str) -> str:
     return text
 
 
+@reads("docs/README.md", slow=True)
+def front_page() -> Told:
+    names: Names = {}
+    printed = yield names
+    assert printed.startswith("ε ∈ [")
+    assert names["engine"].get_epsilon_interval(1e-5).upper <= 3
+    right = names["model"](names["digits"].tensors[0]).argmax(dim=1) == names["digits"].tensors[1]
+    assert right.float().mean() > 0.8
+
+
 @reads("docs/start/opacus.md", slow=True)
 def start_opacus() -> Told:
     printed = yield {}
@@ -298,23 +308,8 @@ def flower_records() -> Told:
     assert result.train_metrics_clientapp[1]["reports"] == 8
 
 
-def clients_of_two_kinds() -> Names:
-    """A grid of ten clients, half of which allow ε0 = 4 and half less, and the model that is trained."""
-
-    def limits(context: Context) -> dict[str, Any]:
-        loud = int(context.node_config["partition-id"]) % 2
-        return {"shuffle-max-local-epsilon": 1.0 + 3 * loud, "shuffle-max-rounds": 10}
-
-    app = an_app(ClientApp(mods=[ShuffleMod(node_config=limits)]))
-    return {"grid": InProcessGrid(app, num_nodes=10), "initial": a_model()}
-
-
-has(GROUPS, "In Flower", clients_of_two_kinds)
-has(
-    GROUPS,
-    "In Opacus",
-    lambda: a_script() | {"consents": [1.0, 1.0, 1.0, 4.0] * 100, "loss": nn.functional.cross_entropy},
-)
+has(GROUPS, "In Flower")
+has(GROUPS, "In Opacus")
 
 
 def a_ledger() -> Names:

@@ -258,6 +258,47 @@ def test_a_model_that_another_engine_took_over_is_trained_by_that_one_only(
     assert train(module, *taken) == len(second.accountant) - rounds == 5
 
 
+@pytest.mark.parametrize("whole_first", [True, False])
+def test_engines_on_a_model_and_on_a_part_of_it_are_seen(
+    dataset: Any, make_model: Any, train: Any, step: Any, whole_first: bool
+) -> None:
+    """The engine of the whole model trains its last layer only, and the other one the first."""
+    model, plain = make_model(), DataLoader(dataset, batch_size=8)
+
+    def of_the_whole(engine: PrivacyEngine) -> Any:
+        head = torch.optim.SGD(model[2].parameters(), lr=0.1)
+        return private(engine, model, plain, optimizer=head)
+
+    def of_a_part(engine: PrivacyEngine) -> Any:
+        return private(engine, model[0], plain)
+
+    first, then = (of_the_whole, of_a_part) if whole_first else (of_a_part, of_the_whole)
+    engine = PrivacyEngine()
+    module, optimizer, loader = first(engine)
+    x, y = next(iter(loader))
+    backward_through = model if whole_first else module
+    optimizer.zero_grad()
+    cross_entropy(backward_through(x), y).backward()
+    optimizer.step()
+    module.remove_hooks()
+    with pytest.raises(ShufflePrivacyError, match=r"1 rounds .* engine\.accountant = "):
+        then(PrivacyEngine())
+    shared = PrivacyEngine()
+    shared.accountant = engine.accountant
+    then(shared)
+
+
+def test_an_engine_taken_over_in_part_steps_no_more(dataset: Any, make_model: Any, step: Any) -> None:
+    model, plain = make_model(), DataLoader(dataset, batch_size=8)
+    head = torch.optim.SGD(model[2].parameters(), lr=0.1)
+    module, optimizer, loader = private(PrivacyEngine(), model, plain, optimizer=head)
+    module.remove_hooks()
+    private(PrivacyEngine(), model[0], plain)[0].remove_hooks()
+    module.add_hooks()
+    with pytest.raises(ShufflePrivacyError, match="another engine has made this model private"):
+        step(module, optimizer, next(iter(loader)))
+
+
 def test_an_engine_for_every_federated_round_shares_one_accountant(
     dataset: Any, make_model: Any, train: Any
 ) -> None:

@@ -150,14 +150,14 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         model.train()
         inputs = self._prepare_inputs(inputs)
         with self.compute_loss_context_manager():
-            loss = self.compute_loss(model, inputs)
+            loss: Tensor = self.compute_loss(model, inputs)
         self.accelerator.backward(loss)
         for p in model.parameters():
             p.grad = None  # that of all records without noise, which the Trainer would log
         if not self._private.delivered.last:
             self._private.step()  # the Trainer itself steps on a round's last physical batch
-        logged: Tensor = loss.detach() / self.args.gradient_accumulation_steps
-        return logged
+        share: Tensor = loss.detach() / self.args.gradient_accumulation_steps
+        return share
 
     def _check_books(self) -> None:
         """Refuse to train with what is not private, or to go on without the rounds that a checkpoint cost."""
