@@ -97,16 +97,18 @@ A standard error is 1.3 points.
         yield f"| — its head alone, before the adapters | {alone} | |"
     yield f"""
 Without noise, clipped in the same way: {found(runs, "none", None)}, its head alone
-{head_alone(runs, "none", None)}. The head alone has cost {of["head_share"]:g} of the run's ε. What a client sends
-is the mean over a whole run, in which a phrase is drawn {drawn:.1f} times; with a trusted server that is
+{head_alone(runs, "none", None)}. The head alone has cost {of["head_share"]:g} of the run's ε. What a
+client sends is the mean over a whole run, in which a phrase is drawn {drawn:.1f} times; with a trusted
+server that is
 whole gradients.
 
 ## What was aimed at, and what limits it
 """
     for level, goal in GOALS.items():
         yield (
-            f"- ε = {level:g}: at least {goal:g} % by sums; found {found(runs, 'sum', level)}. A linear model on "
-            f"frozen features\n  that had the whole budget and settings of its own has {FROZEN[level]} %."
+            f"- ε = {level:g}: at least {goal:g} % by sums; found {found(runs, 'sum', level)}. A linear "
+            "model on frozen\n  features that had the whole budget and settings of its own has "
+            f"{FROZEN[level]} %."
         )
     yield "\nOn a held-out part of train, which is harder than dev:\n"
     yield "| tried on the held-out part | accuracy there |\n|---|---|"
@@ -119,20 +121,23 @@ whole gradients.
 {trials["tuned_on"]}
 
 - The head is trained first, alone, by `engine.training_recipe` for linear models, whose learning rate follows
-  from the noise: {of["head_steps"]} steps of {of["head_cohort"]:,} phrases. This takes seconds, since nothing
-  runs but the head. Without it gradients all point one way at first, and clipping leaves the adapters little.
-- Then adapters and head: {of["steps"]} steps of {of["cohort"]:,}, gradients clipped to {of["clip"]:g}, Adam at
+  from the noise: {of["head_steps"]} steps of {of["head_cohort"]:,} phrases. This takes seconds, as
+  nothing runs but the head. Without it gradients all point one way at first, and clipping leaves the
+  adapters little.
+- Then adapters and head: {of["steps"]} steps of {of["cohort"]:,}, gradients clipped to {of["clip"]:g},
+Adam at
   {of["learning_rate"]:g}, falling linearly; `lora_alpha` is {of["alpha"]:g}.
 
 The settings stand in `Settings` of `examples/lora/train.py`. They were tried on no second task.
 
 ## Time, without a GPU
 
-A run took {seconds:.0f} s of one core. Hidden states below the lowest adapter are computed once and kept (0.7 GB,
-some 80 s). The data set is sorted by length: `BatchMemoryManager` cuts a batch in the data set's order, so a
+A run took {seconds:.0f} s of one core. Hidden states below the lowest adapter are computed once and kept
+(0.7 GB, some 80 s). The data set is sorted by length: `BatchMemoryManager` cuts a batch in the data
+set's order, so a
 physical batch has hardly any padding. Attention is the plain one (`attn_implementation="eager"`), because the
-backward pass of PyTorch's fused one took four times as long in bfloat16 on a CPU. For want of a GPU there are few
-and small steps, one run of most settings, and no windows of sums.
+backward pass of PyTorch's fused one took four times as long in bfloat16 on a CPU. For want of a GPU there are
+few and small steps, one run of most settings, and no windows of sums.
 
 ## Run it
 
@@ -143,6 +148,7 @@ python examples/lora/run.py --data-dir DIR     # all of this page; goes on after
 python examples/lora/run.py --page
 ```
 
-DIR has SST-2 as `train.tsv.gz` and `dev.tsv.gz`. [LoRA with differential privacy](../tutorials/language_model.ipynb)
-is the same without data and downloads. Beside the programs are
+DIR has SST-2 as `train.tsv.gz` and `dev.tsv.gz`.
+[LoRA with differential privacy](../tutorials/language_model.ipynb) is the same without data and
+downloads. Beside the programs are
 [results](../../examples/lora/results.json) and [trials](../../examples/lora/trials.json)."""

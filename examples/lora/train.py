@@ -112,7 +112,7 @@ class Shuffled:
         clip: float,
         share: float,
     ) -> tuple[Any, Any, Any]:
-        """What ``make_private`` of Opacus returns, with the noise that keeps a share of ε after these steps."""
+        """What Opacus's ``make_private`` returns, with the noise that keeps to this share of ε."""
         private = self.engine.make_private_with_epsilon(
             module=module,
             optimizer=optimizer,

@@ -67,7 +67,7 @@ def few(lora):
     )
 
 
-@pytest.mark.parametrize("name", ["sum", "seed", "central"])
+@pytest.mark.parametrize("name", ["sum", pytest.param("seed", marks=pytest.mark.slow), "central"])
 def test_adapters_are_trained_within_epsilon_and_load_in_plain_peft(lora, task, name, tmp_path) -> None:
     untouched = copy.deepcopy(task.classifier)
     arm = lora.train.ARMS[name](epsilon=8.0)
