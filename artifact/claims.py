@@ -74,14 +74,14 @@ CLAIMS = (
     Claim(
         name="MNIST, sum",
         says="98.2 % on MNIST at ε = 2.93",
-        page="docs/guides/opacus.md#two-recipes",
+        page="docs/reference/mnist.md#two-recipes",
         command="python examples/opacus_mnist.py --data-dir DATA --randomizer vector-sum --results OUT",
         shows=(r"2\.9[23]", r"98\.\d|97\.9"),
     ),
     Claim(
         name="MNIST, reports",
         says="96.6 and 96.8 % on MNIST with one report per client and round",
-        page="docs/guides/opacus.md#two-recipes",
+        page="docs/reference/mnist.md#two-recipes",
         command="python examples/opacus_mnist.py --data-dir DATA --results OUT",
         shows=(r"2\.9[23]", r"96\.\d|97\.0"),
     ),
@@ -95,7 +95,7 @@ CLAIMS = (
     Claim(
         name="Flower's apps",
         says="what is left of the quickstarts' accuracy",
-        page="docs/guides/flower.md#flowers-quickstart-apps",
+        page="docs/reference/benchmarks.md#flowers-quickstart-apps-flower_quickstartspy",
         command="python examples/flower_quickstarts.py --apps numpy sklearn --results OUT",
     ),
     Claim(
@@ -121,7 +121,7 @@ CLAIMS = (
     Claim(
         name="audit",
         says="attacks stay below the certified ε",
-        page="docs/guides/audit.md#measured",
+        page="docs/reference/benchmarks.md#audits-auditpy",
         command="python examples/audit.py --trials 20000 --mechanisms k-rr privunit --results OUT",
     ),
     Claim(

@@ -259,7 +259,7 @@ def growth() -> list[dict[str, float]]:
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
-    figure, (left, right) = plt.subplots(1, 2, figsize=(13, 5), layout="constrained")
+    figure, (above, below) = plt.subplots(2, figsize=(4.8, 12.5), height_ratios=(2, 3), layout="constrained")
     rows = results["growth"]
     clients = [each["clients"] for each in rows]
     for key, label, style in (
@@ -269,16 +269,16 @@ def draw(results: dict[str, Any], path: Path) -> None:
         ("central_gaussian", "trusted server, Gaussian", {"color": "#000000", "linestyle": ":"}),
         ("central_laplace", "trusted server, discrete Laplace", {"color": "#999999", "linestyle": ":"}),
     ):
-        left.plot(clients, [math.sqrt(each[key]) for each in rows], label=label, **style)
-    left.set(
+        above.plot(clients, [math.sqrt(each[key]) for each in rows], label=label, **style)
+    above.set(
         xscale="log",
         yscale="log",
         xlabel="clients n",
         ylabel="ℓ2 error of the frequencies",
         title=f"K = {results['growth_categories']}, Zipf",
     )
-    left.legend(fontsize="small")
-    left.grid(True, alpha=0.3)
+    above.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.35, -0.16))
+    above.grid(True, alpha=0.3)
 
     gaussians = {each["case"]: each for each in results["rows"] if each["method"] == "Gaussian"}
     labels: dict[str, int] = {}
@@ -286,10 +286,10 @@ def draw(results: dict[str, Any], path: Path) -> None:
     named: set[str] = set()
     for each in results["rows"]:
         method = each["method"].split(" (k-rr")[0].split(" (subset")[0]
-        place = labels.setdefault(f"{each['package']}: {method}", len(labels))
+        place = labels.setdefault(f"{each['package']}:\n{method}", len(labels))
         ratio = math.sqrt(each["projected_error"] / gaussians[each["case"]]["projected_error"])
         calibration = each["calibration"]
-        right.plot(
+        below.plot(
             ratio,
             place,
             "o",
@@ -298,17 +298,17 @@ def draw(results: dict[str, Any], path: Path) -> None:
             label=None if calibration in named else f"calibrated by {calibration}",
         )
         named.add(calibration)
-    right.set_yticks(range(len(labels)), list(labels), fontsize="small")
-    right.invert_yaxis()
-    right.set(
+    below.set_yticks(range(len(labels)), list(labels), fontsize=9)
+    below.invert_yaxis()
+    below.set(
         xscale="log",
-        xlabel="ℓ2 error over the trusted server's Gaussian, all projected",
+        xlabel="ℓ2 error over that of a trusted\nserver's Gaussian, all projected",
         title=f"n = {results['clients']:,}, {len(gaussians)} data sets",
     )
-    right.legend(fontsize="small")
-    right.grid(True, alpha=0.3)
+    below.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.2, -0.2))
+    below.grid(True, alpha=0.3)
     figure.suptitle(f"Private histograms at ε = {results['epsilon']:g}, δ = {results['delta']:g}")
-    figure.savefig(path, dpi=140)
+    figure.savefig(path, dpi=130)
 
 
 def show(results: dict[str, Any]) -> None:

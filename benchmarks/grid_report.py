@@ -155,7 +155,7 @@ def violations(cell: Cell) -> list[dict[str, Any]]:
 def plot(cells: Sequence[Cell], path: Path) -> None:
     """Upper over lower, and the best published over ours, both against ε0."""
     mpl.use("Agg")
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    figure, (above, below) = plt.subplots(2, figsize=(4.5, 7.2), layout="constrained")
     groups = {
         f"k ≥ {LARGE_COHORT}": ("#0072b2", "o", REGIMES[f"k >= {LARGE_COHORT}"]),
         f"k < {LARGE_COHORT}": ("#d55e00", "^", REGIMES[f"k < {LARGE_COHORT}"]),
@@ -164,15 +164,15 @@ def plot(cells: Sequence[Cell], path: Path) -> None:
         some = [cell for cell in cells if holds(cell)]
         style: dict[str, Any] = {"color": colour, "marker": marker, "s": 16, "alpha": 0.7, "label": label}
         levels = [cell.setting.local_epsilon for cell in some]
-        left.scatter(levels, [_ratio(cell.own.upper, cell.own.lower) for cell in some], **style)
-        right.scatter(levels, [_ratio(best_published(cell), cell.own.upper) for cell in some], **style)
-    left.axhline(math.sqrt(4 / 3), color="#7f7f7f", linewidth=1)
-    left.annotate("√(4/3)", (0.1, math.sqrt(4 / 3)), xytext=(0, 3), textcoords="offset points")
-    left.set(ylabel="our upper / our lower", title="every ε0-LDP randomizer: certified interval")
-    left.set_ylim(0.99, 1.3)
-    right.axhline(1.0, color="#7f7f7f", linewidth=1)
-    right.set(yscale="log", ylabel="best published / ours", title="best valid published bound over ours")
-    for axes in (left, right):
+        above.scatter(levels, [_ratio(cell.own.upper, cell.own.lower) for cell in some], **style)
+        below.scatter(levels, [_ratio(best_published(cell), cell.own.upper) for cell in some], **style)
+    above.axhline(math.sqrt(4 / 3), color="#7f7f7f", linewidth=1)
+    above.annotate("√(4/3)", (0.1, math.sqrt(4 / 3)), xytext=(0, 3), textcoords="offset points")
+    above.set(ylabel="our upper / our lower", title="every ε0-LDP randomizer: certified interval")
+    above.set_ylim(0.99, 1.3)
+    below.axhline(1.0, color="#7f7f7f", linewidth=1)
+    below.set(yscale="log", ylabel="best published / ours", title="best valid published bound over ours")
+    for axes in (above, below):
         axes.set(xscale="log", xlabel="ε0")
         axes.grid(visible=True, alpha=0.25)
         axes.legend(frameon=False)

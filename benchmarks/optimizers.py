@@ -341,7 +341,7 @@ def ranking(*, dim: int, epsilon: float, sizes: list[int], repeats: int) -> list
 
 
 def draw(table: list[dict[str, object]], ranks: list[dict[str, object]], path: Path) -> None:
-    figure, axes = plt.subplots(1, 3, figsize=(15, 4.6), layout="constrained")
+    figure, axes = plt.subplots(3, figsize=(4.5, 14.6), layout="constrained")
     for row in table:
         points = row["by_clients"]
         x = np.array([p["clients"] for p in points], dtype=float)
@@ -350,7 +350,7 @@ def draw(table: list[dict[str, object]], ranks: list[dict[str, object]], path: P
         (line,) = axes[0].loglog(x / x[0], y / y[0], "o-", label=label, markersize=4)
         axes[0].loglog(x / x[0], (x / x[0]) ** row["expected"], ":", color=line.get_color())
     axes[0].set(title="Rates in n (dotted: Table 1)", xlabel="n / least n", ylabel="excess loss / first")
-    axes[0].legend(fontsize=7, loc="lower left")
+    axes[0].legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.16))
     axes[0].set_ylim(bottom=1e-5)
     for axis, smooth in ((axes[1], True), (axes[2], False)):
         for row in ranks:
@@ -370,7 +370,7 @@ def draw(table: list[dict[str, object]], ranks: list[dict[str, object]], path: P
             title=f"Convex, {kind}: ε = {epsilon:g}, d = {dim}", xlabel="clients n", ylabel="excess loss",
             xscale="log", yscale="log",
         )  # fmt: skip
-        axis.legend(fontsize=8)
+        axis.legend(fontsize=9)
     figure.savefig(path, dpi=130)
 
 

@@ -29,7 +29,6 @@ from shuffle_plugins.accounting import (
     TaggedRound,
     calibrate_local_epsilon,
     gaussian_losses,
-    narrowed,
     zero_between,
 )
 from shuffle_plugins.compressors import KashinFrame, kashin_stretch
@@ -171,23 +170,6 @@ def beside_the_gaussian() -> list[dict[str, Any]]:
         )
         print(rows[-1], flush=True)
     return rows
-
-
-def mnist() -> dict[str, dict[str, Any]]:
-    """The sums of one MNIST run, and their variances over the Gaussian mechanism's."""
-    place = {"cohort": DRAWN, "population": CLIENTS}
-
-    def too_little(noise: float) -> bool:
-        law = gaussian_losses(noise_multiplier=noise, sampling_rate=DRAWN / CLIENTS, resolution=FINE)
-        return LossComposition([law], [MNIST["num_steps"]]).epsilon(MNIST["delta"]) > MNIST["epsilon"]
-
-    _, noise = narrowed(too_little, 0.5, 16.0, precision=5e-4)
-    central = MNIST["dim"] * (2 * noise) ** 2
-    found = {"vector": VectorSum.calibrated(**MNIST, **place)}
-    found |= {str(bits): PoissonBinomialSum.calibrated(bits=bits, **MNIST, **place) for bits in (1, 3, 7)}
-    return {
-        name: sent(each) | {"over_gaussian": each.worst_variance / central} for name, each in found.items()
-    }
 
 
 def several_sums() -> dict[str, Any]:
@@ -586,7 +568,6 @@ def main() -> None:
         kinds,
         without_a_sum,
         beside_the_gaussian,
-        mnist,
         several_sums,
         small,
         tagged,

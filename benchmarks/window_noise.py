@@ -113,18 +113,17 @@ def measured(rounds: int, band: int) -> dict[str, float]:
 
 def draw(found: dict[str, dict[str, float]], path: Path) -> None:
     """Noise against rounds, one panel for each separation."""
-    figure, panels = plt.subplots(1, len(BANDS), figsize=(9.5, 3.8), sharey=True)
+    figure, panels = plt.subplots(len(BANDS), figsize=(4.5, 3.2 * len(BANDS) + 1), layout="constrained")
     for panel, band in zip(panels, BANDS, strict=True):
         for arm, (label, style) in ARMS.items():
             rows = {t: found.get(f"{t},{band}", {}) for t in ROUNDS}
             points = [(t, row[arm]) for t, row in rows.items() if arm in row]
             panel.loglog(*zip(*points, strict=True), style, label=label, markersize=4, linewidth=1.4)
         panel.set_title(f"one participation in {band} rounds")
-        panel.set_xlabel("rounds T")
+        panel.set(xlabel="rounds T", ylabel="noise left in the model,\nover the radius")
         panel.grid(visible=True, which="both", linewidth=0.3, alpha=0.6)
-    panels[0].set_ylabel("noise left in the model, over the radius")
-    panels[0].legend(frameon=False, fontsize=8)
-    figure.tight_layout()
+    marks, names = panels[0].get_legend_handles_labels()
+    figure.legend(marks, names, loc="outside lower center", frameon=False, fontsize=9)
     figure.savefig(path, dpi=130)
 
 

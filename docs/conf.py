@@ -93,16 +93,16 @@ def _no_type(app: Sphinx, what: str, name: str, value: object, options: object, 
         lines[:0] = ["..", ""]  # an empty comment of reStructuredText: the first line, and without a colon
 
 
-def _names_first(app: Sphinx, page: nodes.document) -> None:
-    """On a page of the API, links to all names that it documents, above the first."""
+def _headings(app: Sphinx, page: nodes.document) -> None:
+    """On a page of the API, a heading for each name, so that they are listed beside the page."""
     if not app.env.docname.startswith("docs/api/"):
         return
-    names = nodes.paragraph()
-    for entry in page.findall(desc):
+    for entry in list(page.findall(desc)):
         if entry[0]["ids"] and not isinstance(entry.parent, desc_content):  # a method stands in its class
-            names += nodes.Text(" · " if names.children else "On this page: ")
-            names += nodes.reference("", entry[0]["fullname"], internal=True, refid=entry[0]["ids"][0])
-    page[0].insert(1, names)
+            name = entry[0]["fullname"]
+            part = nodes.section("", nodes.title(name, name), ids=[f"name-{entry[0]['ids'][0]}"], names=[])
+            entry.replace_self(part)
+            part += entry
 
 
 def _formula(translator: HTML5Translator, node: nodes.Element) -> None:
@@ -115,7 +115,7 @@ def _formula(translator: HTML5Translator, node: nodes.Element) -> None:
 def setup(app: Sphinx) -> dict[str, bool]:
     """Formulas become MathML, which browsers draw by themselves: no script to fetch, no LaTeX to install."""
     app.connect("autodoc-process-docstring", _no_type, priority=400)  # before napoleon's 500
-    app.connect("doctree-read", _names_first)
+    app.connect("doctree-read", _headings, priority=400)  # before Sphinx lists headings, at 500
     app.add_post_transform(_OthersAsText)
     app.add_html_math_renderer("mathml", (_formula, None), (_formula, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

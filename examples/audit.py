@@ -7,7 +7,7 @@
 Takes a quarter of an hour at 200,000 trials, and two minutes with --sums, which attacks multi-message sums
 instead; the seed makes it repeatable. --report-only certifies anew what kept attacks are compared with, and
 attacks nothing. Writes results/audit.json, or results/audit_sums.json, from which docs/tables.py writes the
-tables of docs/guides/audit.md.
+tables of docs/reference/benchmarks.md.
 """
 
 from __future__ import annotations

@@ -216,11 +216,11 @@ def draw(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
     drawn = {part: title for part, title in titles.items() if results.get(part)}
     if not drawn:
         return
-    figure, row = plt.subplots(
-        1, len(drawn), figsize=(6 * len(drawn), 5.6), layout="constrained", squeeze=False
+    figure, column = plt.subplots(
+        len(drawn), figsize=(4.5, 5.6 * len(drawn)), layout="constrained", squeeze=False
     )
     core_colours = dict(zip(CORE_SET, ("#0072b2", "#d55e00", "black", "#999999"), strict=True))
-    for axis, (part, title) in zip(row[0], drawn.items(), strict=True):
+    for (axis,), (part, title) in zip(column, drawn.items(), strict=True):
         runs = results[part]
         for line in dict.fromkeys(run["line"] for run in runs):
             colour = COLOURS.get(line) or core_colours[line]
@@ -242,10 +242,10 @@ def draw(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
             axis.fill_between(shown, rows[:, 1], rows[:, 2], color=colour, alpha=0.15)
         axis.set(xscale="log", yscale="log", title=title, ylabel="regret")
         axis.set_xlabel("clients T" if part == "horizon" else f"ε (ε0 if local; δ = {DELTA:g} if shuffled)")
-        axis.legend(fontsize=8, loc="upper left" if part == "horizon" else "upper right")
+        axis.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.16))
         axis.grid(alpha=0.3)
-    figure.suptitle("Regret of private linear bandits: means, and bands that hold 80 % of the runs")
-    figure.savefig(path, dpi=110)
+    figure.suptitle("Regret of private linear bandits:\nmeans, and bands that hold 80 % of the runs")
+    figure.savefig(path, dpi=130)
 
 
 def main() -> None:

@@ -177,7 +177,7 @@ def main() -> None:
 
 
 def draw(found: dict[str, list[dict[str, object]]], path: Path) -> None:
-    figure, axes = plt.subplots(1, len(found), figsize=(6.5 * len(found), 4.8), layout="constrained")
+    figure, axes = plt.subplots(len(found), figsize=(4.5, 6.4 * len(found)), layout="constrained")
     for axis, (title, rows) in zip(axes, found.items(), strict=True):
         axis.set_prop_cycle(color=plt.get_cmap("tab20").colors)
         axis.axhline(rows[0]["accuracy"], color="black", linestyle=":", label="not private")
@@ -192,10 +192,13 @@ def draw(found: dict[str, list[dict[str, object]]], path: Path) -> None:
                 label=name,
             )
         axis.set(
-            title=f"{title}, digits even or odd, n = 1,437", xlabel=f"ε at δ = {DELTA:g}", xscale="log",
+            title=f"{title},\ndigits even or odd, n = 1,437", xlabel=f"ε at δ = {DELTA:g}", xscale="log",
             ylabel="test accuracy",
         )  # fmt: skip
-        axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
+        levels = sorted({row["epsilon"] for row in rows[1:]})
+        axis.set_xticks(levels, [f"{level:g}" for level in levels])
+        axis.minorticks_off()
+        axis.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.16))
     figure.savefig(path, dpi=130)
 
 

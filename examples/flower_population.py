@@ -246,7 +246,7 @@ def write(path: Path, *, name: str, run: Run, curve: list[dict[str, float]], siz
 
 def draw(path: Path, results: dict[str, Any]) -> None:
     """Accuracy by certified ε, against an observer of the model and against the server."""
-    figure, panels = plt.subplots(1, 2, figsize=(9.6, 4), sharey=True, layout="constrained")
+    figure, panels = plt.subplots(2, figsize=(4.5, 7.6), layout="constrained")
     for axes, side in zip(panels, ("observer", "server"), strict=True):
         for name, run in results["runs"].items():
             epsilons = [point[f"epsilon_{side}"] for point in run["curve"]]
@@ -263,9 +263,9 @@ def draw(path: Path, results: dict[str, Any]) -> None:
         label="through Opacus, linf-coordinate-1.5, 5 seeds",
     )
     panels[0].set(title="against an observer of the model", ylabel="test accuracy")
-    panels[1].set(title="against the server, which draws the cohort")
-    panels[0].legend(loc="lower right", fontsize="small")
-    figure.savefig(path.with_suffix(".png"), dpi=150)
+    panels[1].set(title="against the server, which draws the cohort", ylabel="test accuracy")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", fontsize=9)
+    figure.savefig(path.with_suffix(".png"), dpi=130)
     plt.close(figure)
 
 

@@ -275,27 +275,20 @@ def show(found: list[Outcome], *, title: str) -> None:
 def draw(by_clients: dict[int, list[Outcome]], *, path: Path) -> None:
     """Draw how many of the most frequent values each search finds."""
     figure, panels = plt.subplots(
-        1,
-        len(by_clients),
-        figsize=(6 * len(by_clients), 4.2),
-        squeeze=False,
-        sharey=True,
-        layout="constrained",
+        len(by_clients), figsize=(4.5, 4.2 * len(by_clients)), squeeze=False, layout="constrained"
     )
-    for panel, (clients, rows) in zip(panels[0], by_clients.items(), strict=True):
+    for (panel,), (clients, rows) in zip(panels, by_clients.items(), strict=True):
         places = range(len(rows))
         panel.barh(places, [row.found for row in rows], color="#0072b2")
         for place, row in zip(places, rows, strict=True):
-            panel.text(
-                row.found, place, f" {row.found} found, ± {row.deviation:.0f}", va="center", fontsize="small"
-            )
-        panel.set_yticks(places, [row.name for row in rows])
-        panel.set_xlim(0, 1.45 * max(row.found for row in rows))
+            panel.text(row.found, place, f" {row.found} ± {row.deviation:.0f}", va="center", fontsize=9)
+        panel.set_yticks(places, [row.name.replace(" (", "\n(") for row in rows])
+        panel.invert_yaxis()
+        panel.set_xlim(0, 1.6 * max(row.found for row in rows))
         panel.set_xlabel("values found")
         panel.set_title(f"{clients:,} clients", fontsize="medium")
-    panels[0, 0].invert_yaxis()  # of all panels: they share it
-    figure.suptitle(f"Frequent values of 2^{BITS}, Zipf {EXPONENT}, ε = 1 for the whole search (δ = 1e-6)")
-    figure.savefig(path, dpi=110)
+    figure.suptitle(f"Frequent values of 2^{BITS}, Zipf {EXPONENT},\nε = 1 for the whole search (δ = 1e-6)")
+    figure.savefig(path, dpi=130)
     plt.close(figure)
 
 

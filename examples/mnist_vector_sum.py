@@ -277,7 +277,7 @@ def save(path: Path, runs: dict[str, list[Run]], options: argparse.Namespace) ->
 
 
 def draw(path: Path, runs: dict[str, list[Run]], options: argparse.Namespace) -> None:
-    figure, axes = plt.subplots(figsize=(6.4, 4), layout="constrained")
+    figure, axes = plt.subplots(figsize=(4.5, 3.6), layout="constrained")
     for (name, repeats), colour in zip(runs.items(), ("tab:blue", "tab:orange", "tab:gray"), strict=True):
         for index, run in enumerate(repeats):
             label = f"{name}: {mean(r.accuracy for r in repeats):.2%}" if index == 0 else None
@@ -289,7 +289,7 @@ def draw(path: Path, runs: dict[str, list[Run]], options: argparse.Namespace) ->
         ylim=(0.9, 1),
     )
     axes.legend(loc="lower right")
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=130)
 
 
 if __name__ == "__main__":

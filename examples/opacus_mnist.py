@@ -6,7 +6,7 @@ that ship with scikit-learn (1,797 images of 8×8), in seconds:
     python examples/opacus_mnist.py
 
 With --data-dir it trains on MNIST in IDX files (also the directory that torchvision writes), by the recipes
-of docs/guides/opacus.md, each within ten minutes on two cores. One randomised report per sample, or a
+of docs/reference/mnist.md, each within ten minutes on two cores. One randomised report per sample, or a
 multi-message sum; a linear model on fixed wavelet features, or the convolutional network of Opacus's
 examples/mnist.py:
 
@@ -65,7 +65,7 @@ class Recipe:
     local_epsilon: float | None = None
 
 
-# Chosen on MNIST; docs/guides/opacus.md prints the first two and says how they were found.
+# Chosen on MNIST; docs/reference/mnist.md says how.
 RECIPES = {
     ("features", "privunit"): Recipe(
         batch_size=6_000, num_steps=200, learning_rate=30.0, momentum=0.9, max_grad_norm=0.1

@@ -588,7 +588,7 @@ def draw(path: Path, results: dict[str, Any], *, published: Published | None) ->
     points = published.points if published else ()
     readings = [reading for reading in READINGS if any(reading in point.readings for point in points)]
     curve, runs = results["curve"], len(results["runs"])
-    figure, axes = plt.subplots(figsize=(7.2, 5), layout="constrained")
+    figure, axes = plt.subplots(figsize=(4.5, 4.8), layout="constrained")
     band = [entry["deviation"] or 0.0 for entry in curve]
     lines = [("upper", "tab:orange", f"{runs} seeds, certified ε")]
     lines += [(reading, colours[reading], f"{runs} seeds, ε {names[reading]}") for reading in readings]
@@ -623,8 +623,8 @@ def draw(path: Path, results: dict[str, Any], *, published: Published | None) ->
     )
     axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(alpha=0.3)
-    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
-    figure.savefig(path, dpi=150)
+    figure.legend(loc="outside lower center", fontsize=9)
+    figure.savefig(path, dpi=130)
     plt.close(figure)
 
 

@@ -27,20 +27,39 @@ def _one_report() -> tuple[Choice, ...]:
     return found
 
 
+_THEIR_REPORTS = {
+    "privunit": ("a unit vector that leans towards x", "Bhowmick et al. 2018; Asi, Feldman, Talwar 2022"),
+    "privunit-g": ("a normal vector that leans towards x", "Asi, Feldman, Talwar 2022"),
+    "privunit-g-seed": ("the seed of such a vector", "Feldman, Talwar 2021"),
+    "blanket-mixed-gaussian": ("a normal vector, favoured in eight steps", "after Takagi, Liew 2026"),
+    "blanket-mixed-gaussian-seed": ("the seed of such a vector", ""),
+    "gaussian": ("noise on every coordinate, (ε0, δ0)", "Balle, Wang 2018"),
+    "discrete-gaussian": ("discrete noise, (ε0, δ0)", "Canonne, Kamath, Steinke 2020"),
+    "linf-block": ("neighbouring signs as one pattern", "here"),
+    "l1-hadamard": ("a sign of one Hadamard coefficient", "Girgis's thesis, Alg. 3.4.1"),
+    "laplace": ("noise on every coordinate", "Dwork et al. 2006"),
+    "discrete-laplace": ("discrete noise on every coordinate", "Canonne, Kamath, Steinke 2020"),
+}
+_ELSEWHERE = "[other](../reference/other-mechanisms.md)"
+_BALLS = {"l1": "ℓ1", "l2": "ℓ2", "linf": "ℓ∞"}
+
+
 def one_report() -> str:
-    """Error and bits of one report, computed."""
+    """What one report is, its error and bits, computed."""
     least = _one_report()[0].variance
     return table(
-        ("name", "takes", "mean squared error", "× least", "bits"),
+        ("name", "ball", "one report", "× least error", "bits", "source"),
         (
             (
                 f"`{of.name}`",
-                of.domain,
-                rounded(of.variance, up=True),
+                _BALLS[of.domain],
+                report,
                 times(of.variance / least),
                 f"{of.bits:,}",
+                source,
             )
             for of in _one_report()
+            for report, source in (_THEIR_REPORTS.get(of.name, (_ELSEWHERE, "")),)
         ),
     )
 
@@ -266,19 +285,12 @@ def kernels() -> str:
     sizes = [int(name.split()[1]) for name in found if name.startswith("transform") and "torch" not in name]
     once = tuple(f"transform {size}" for size in sizes if size < 2**15)
     twice = tuple(f"transform {size}" for size in sizes if size > 2**15)
-    encode = "encode signs 10000 x 13706"
     words = found["keystream words"]
     rows = [
         row("transform, 2^28 values, rows of 2^5 to 2^14", once, 2),
         row("rows of 2^15", ("transform 32768",), 2),
         row("rows of 2^16 and 2^20, which move twice", twice, 2, passes=2),
         ("keystream, 1 GB of words", f"{words['ms']:.1f} ms", f"{words['GB_per_s']:,.0f} GB/s", ""),
-        row("`encode_signs`, 10,000 × 13,706; ChaCha20 is the limit", (encode,), 1),
-        row(
-            "`pack_signs`, `unpack_signs`, 10,000 × 16,384",
-            ("pack signs 10000 x 16384", "unpack signs 10000 x 16384"),
-            2,
-        ),
     ]
     return table(("", "time", "of the copy's bandwidth", "the same in torch operations"), rows)
 
@@ -305,7 +317,6 @@ def _transforms() -> list[str]:
     ms = summed["ms"]
     passes = [spent for what, spent in ms.items() if "(one pass" in what]
     gram = {chunk: ms[f"chunk {chunk}: Gram matrices"] for chunk in (8, 16, 32, 64)}
-    whole = {chunk: gram[chunk] + ms[f"chunk {chunk}: the rest"] for chunk in gram}
     numbers = summed["clients"] * summed["dim"]
     return [
         f"takes {_short(slower[100], 2)} times longer in batches of 100 and {_short(slower[1], 2)} times for "
@@ -313,9 +324,7 @@ def _transforms() -> list[str]:
         f"takes {one:.2f} copies of that batch",
         f"{summed['dim']:,} parameters, {summed['clients']} samples, {summed['threads']} threads",
         f"are {numbers / 1e6:.0f} million normal numbers: {_short(ms['report by report'], 3)} ms",
-        f"That takes {whole[64]:.0f} ms, and {whole[32]:.0f} ms with chunks of 32: three passes over the "
-        f"batch of {min(passes):.0f} to {max(passes):.0f} ms each, {gram[64]:.0f} ms of Gram matrices, four "
-        f"normal vectors of {ms['one normal vector']:.1f} ms",
+        f"That takes {gram[64] + ms['chunk 64: the rest']:.0f} ms",
         f"the cheapest Gram matrices alone take {sum(passes) + min(gram.values()):.0f} ms",
     ]
 
@@ -350,18 +359,6 @@ def _searched_seeds() -> list[str]:
         f"{errors[0]:.3f} times the squared error of its formula, a drawn one {errors[1]:.3f}; the standard "
         f"error is {turn['standard_error']:.3f}",
     ]
-
-
-def _range_proofs() -> str:
-    """What a proof costs, for the measurements; the guide has the table."""
-    costs = result("benchmarks/range_proofs")["costs"]
-    plain, single, several = (of for of in costs if of["length"] == min(each["length"] for each in costs))
-    longer = [of["bytes_to_server"] / plain["bytes_to_server"] for of in (single, several)]
-    return (
-        f"A proof of {single['length']:,} counts of {single['largest'].bit_length()} bits takes the client "
-        f"{1e3 * single['client_seconds']:.0f} ms. Shares are {longer[0]:.0f} times as long as additive ones "
-        f"({single['kind']}), or {longer[1]:.0f} times ({several['kind']})"
-    )
 
 
 def _wire_bytes(name: str, local_epsilon: float) -> int:
@@ -409,7 +406,7 @@ def sentences() -> Sentences:
     version = ".".join(gpu["torch"].split(".")[:2])
     return {
         GPU: [
-            f"One NVIDIA H100 (80 GB), torch {version};",
+            f"One NVIDIA H100 (80 GB), torch {version},",
             f"A device copy moves {gpu['copy_GB_per_s']:,.0f} GB/s",
             f"a convolutional network with {step['parameters']:,} parameters on {step['batch']:,} records",
         ],
@@ -419,7 +416,6 @@ def sentences() -> Sentences:
             f"which takes {longest:,} bits (at ε0 = {LOCAL_EPSILON:g}; "
             f"[all {len(errors)} mechanisms of one report]",
         ],
-        "docs/README.md": [f"the {len(errors)} randomizers", f"| mechanisms | {len(errors)}, for vectors"],
         MECHANISMS: [
             f"its error is {min(saved):.0f} to {max(saved):.0f} % smaller",
             f"sums {summed['reports']:,} reports in {summed['seconds']:.1f} s, with "
@@ -454,6 +450,5 @@ def sentences() -> Sentences:
             *_transforms(),
             _mixed_seeds(),
             *_searched_seeds(),
-            _range_proofs(),
         ],
     }

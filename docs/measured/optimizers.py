@@ -11,6 +11,7 @@ from shuffle_plugins.accounting.published import shuffles
 from shuffle_plugins.core import rounded
 
 OPTIMIZERS = "docs/guides/optimizers.md"
+BENCHMARKS = "docs/reference/benchmarks.md"
 DELTA = 1e-6
 _RECORDS = ((1, 1), (20, 1), (20, 2), (20, 5), (20, 20))
 _NORMS = {"l2": "ℓ2", "linf": "ℓ∞", "l1": "ℓ1"}
@@ -76,7 +77,7 @@ def norms() -> str:
     return table(head, (row(of) for of in result("benchmarks/optimizer_norms")["norms"]))
 
 
-TABLES: Tables = {OPTIMIZERS: {"records": records, "norms": norms}}
+TABLES: Tables = {OPTIMIZERS: {"records": records}, BENCHMARKS: {"norms": norms}}
 
 _LOGISTIC = (
     ("P_GD", "P_GD"),
@@ -113,47 +114,12 @@ def _convex() -> list[str]:
         )
     }
     assert svm["P_AGD"] == svm["P_GD"]
-    gained = reached("logistic regression", "permuted SGD") - reached(
-        "logistic regression", "permuted noisy SGD"
-    )
-    behind = [
-        epsilon
-        for epsilon in sorted({row["epsilon"] for row in private})
-        if reached("logistic regression", "permuted noisy SGD", epsilon)
-        < reached("logistic regression", "local SGD", epsilon)
-    ]
     error = math.ceil(100 * max(row["accuracy_error"] for row in private))
     return [
         f"At ε = 1: {', '.join(logistic[:-1])}, {logistic[-1]} for logistic regression",
         f"CLDP-SGD {svm['CLDP-SGD']}, P_AGD and P_GD {svm['P_GD']}, P_SGD {svm['P_SGD']}, "
         f"local {svm['local']}, not private {svm['not private']} for the SVM",
         f"with standard errors of up to {error} points",
-        f"reach {gained:.0f} points more than Gaussian ones",
-        f"those fall behind the local model from ε = {behind[0]:g} on",
-    ]
-
-
-def _ranking() -> list[str]:
-    """Sentences on who is best at how many clients."""
-    points = {
-        (row["title"], row["smooth"], point["clients"]): point
-        for row in result("benchmarks/optimizers")["ranking"]
-        for point in row["points"]
-    }
-    most = max(clients for title, smooth, clients in points if (title, smooth) == ("P_GD, smoothed", False))
-    first, second = (points[title, False, most] for title in ("P_AGD, smoothed", "P_GD, smoothed"))
-    assert first["excess"] < second["excess"]
-
-    def scientific(value: float) -> str:
-        return f"{value:.2e}".replace("e-0", "e-")
-
-    sizes = sorted({clients for _, _, clients in points})
-    return [
-        f"{sizes[0]:,} to {sizes[-1] / 1e6:g} million clients",
-        f"The largest n for P_GD there is {most:,}",
-        f"overtakes P_GD at {most:,} clients ({scientific(first['excess'])} against "
-        f"{scientific(second['excess'])}), although its bound is the larger one there "
-        f"({first['bound']:.4f} against {second['bound']:.4f})",
     ]
 
 
@@ -177,7 +143,6 @@ def sentences() -> Sentences:
     return {
         OPTIMIZERS: [
             *_convex(),
-            *_ranking(),
             f"ε is {by_pair[0]} (ε0 = 2) and {by_pair[1]} (ε0 = 4); clones, by which the paper accounts for "
             f"it, give {' and '.join(by_clones)}",
             f"{found['clients']:,} clients of {found['records_per_client']} records, "
@@ -187,9 +152,11 @@ def sentences() -> Sentences:
             f"ε = {rounded(found['epsilon_of_a_record'], up=True, digits=3)} for one record, where the same "
             f"run costs {rounded(found['epsilon_of_a_client'], up=True, digits=3)} for all of a client's "
             "data",
+        ],
+        BENCHMARKS: [
             f"Logistic regression with d = {trained['features']} on {trained['clients']:,} clients of "
             f"{trained['records']} records of norm 1, radius {trained['radius']:g}, {trained['steps']} steps "
             f"of {trained['cohort']} clients at ε = {trained['epsilon']:g} for one record and δ = 1e-6, "
             f"means of {trained['repeats']} runs",
-        ]
+        ],
     }

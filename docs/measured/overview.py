@@ -1,34 +1,83 @@
-"""The first pages: what there is, what a small shuffle buys, and how long questions take."""
+"""The first pages: for whom this is, what a small shuffle buys, and how long questions take."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from measured.parts import ROOT, Sentences, Tables, result
+from measured.parts import Sentences, Tables, frontier, result, table
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS, PUBLISHED_CLAIMS
 from shuffle_plugins.core import rounded
+from shuffle_plugins.planning import training_recipe
 
-TABLES: Tables = {}
-_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-
-
-def _published() -> str:
-    """How many published bounds there are, of how many papers, and how many are none here."""
-    listed = [*PUBLISHED_BOUNDS, *PUBLISHED_CLAIMS]
-    papers = {each.source.partition(",")[0] for each in listed}
-    invalid = len(PUBLISHED_CLAIMS) + sum(not bound.valid for bound in PUBLISHED_BOUNDS)
-    return f"{len(listed)}, from {len(papers)} papers; {_NUMBERS[invalid]} of them are listed as no bounds"
+FIT = "docs/start/fit.md"
+_LEVELS = (1.0, 2.0, 4.0)
+_DELTA = 1e-6
 
 
-def _few_clients() -> str:
-    """What the worst mechanism leaks although a hundred reports were shuffled."""
+def _one_round(clients: int, local_epsilon: float) -> float:
+    """ε of a round in which everybody sends one report, of the worst mechanism."""
     accountant = ShuffleAccountant()
-    accountant.step(ShuffleRound(local_epsilon=4.0, population=100, cohort=100, channel_fixed=True))
-    return (
-        "With a hundred reports at ε0 = 4 it buys next to nothing: ε may be "
-        f"{rounded(accountant.epsilon(1e-5).lower, up=False, digits=3)} at δ = 1e-5."
+    accountant.step(
+        ShuffleRound(local_epsilon=local_epsilon, population=clients, cohort=clients, channel_fixed=True)
     )
+    return accountant.epsilon(_DELTA, lower=False).upper
+
+
+def _halves(local_epsilon: float) -> int:
+    """The least number of clients, of two digits, with which ε is at most half of ε0."""
+    steps = [digits * 10**power for power in range(5) for digits in range(10, 100)]
+    lowest, highest = 0, len(steps) - 1
+    while lowest < highest:
+        middle = (lowest + highest) // 2
+        if _one_round(steps[middle], local_epsilon) <= local_epsilon / 2:
+            highest = middle
+        else:
+            lowest = middle + 1
+    return steps[lowest]
+
+
+def few_clients() -> str:
+    """ε of one round by clients and ε0, and from how many clients on shuffling halves it."""
+    rows = [
+        (f"n = {n:,}", *(rounded(_one_round(n, level), up=True, digits=2) for level in _LEVELS))
+        for n in (10, 100, 1_000, 10_000)
+    ]
+    rows.append(("half of ε0 from n =", *(f"{_halves(level):,}" for level in _LEVELS)))
+    return table(("", *(f"ε0 = {level:g}" for level in _LEVELS)), rows)
+
+
+def parameters() -> str:
+    """With how many parameters the recipe's signal is twice the noise: that falls as their root."""
+
+    def most(clients: int, **how: str) -> str:
+        recipe = training_recipe(target_epsilon=3.0, delta=_DELTA, population=clients, dim=1_000, **how)
+        ratio = recipe.expected_noise.signal_to_noise_ratio_over(recipe.num_steps)
+        return f"{float(f'{1_000 * (ratio / 2) ** 2:.1e}'):,.0f}"
+
+    rows = [
+        (f"{clients:,}", most(clients), most(clients, mechanism="vector-sum"))
+        for clients in (1_000, 10_000, 100_000)
+    ]
+    return table(("clients or records", "one report", "sum"), rows)
+
+
+def _sent() -> str:
+    """What a client of the frontier's MNIST sends in a round at ε = 3."""
+    report, seed, total = (
+        next(
+            run["bytes_per_round"]
+            for run in frontier()
+            if (run["data"], run["arm"], run["target_epsilon"]) == ("mnist", arm, "3")
+        )
+        for arm in ("one report", "seed", "sum")
+    )
+    return (
+        f"sends {report:,} bytes a round as a report, {seed} as a seed, or {total:,} for a sum before it is "
+        "shared out"
+    )
+
+
+TABLES: Tables = {FIT: {"few clients": few_clients, "parameters": parameters}}
 
 
 def _questions() -> list[str]:
@@ -46,17 +95,11 @@ def _questions() -> list[str]:
 
 
 def sentences() -> Sentences:
-    """Pieces of text on the first pages and in the guide to the accountant."""
-    proofs = len(list((ROOT / "docs/proofs").glob("*.md")))
+    """Pieces of text on whom this is for, in the guide to the accountant and on scaling."""
     clients = sorted({row["clients"] for row in result("benchmarks/protocols")["largest"]})
     powers = " to ".join(f"10^{len(str(each)) - 1}" for each in (clients[0], clients[-1]))
     return {
-        "docs/README.md": [
-            _published(),
-            f"and [{_NUMBERS[proofs - 1]} more](#proofs)",
-            f"for {powers} clients",
-        ],
+        FIT: [_sent()],
         "docs/guides/scaling.md": [f"for {powers} clients"],
-        "docs/concepts.md": [_few_clients()],
         "docs/guides/accounting.md": _questions(),
     }

@@ -169,9 +169,11 @@ def _costs(clients: int, size: int, **more: Any) -> tuple[PartyCost, PartyCost, 
 
 
 def sums() -> str:
-    """Shared sums by clients and size, from the cost model."""
+    """Shared sums of many clients, and of many counts, from the cost model."""
     rows = []
     for row in result("benchmarks/protocols")["largest"]:
+        if row["clients"] > 10**4 and row["dim"] != SIZE:
+            continue
         client, server, aggregator = _costs(row["clients"], row["dim"])
         power = {13_706: "13,706", 10**6: "10^6", 10**7: "10^7"}[row["dim"]]
         rows.append(
@@ -198,19 +200,9 @@ def sums() -> str:
 
 
 def superlink() -> str:
-    """Processor times and memory of a SuperLink."""
+    """Processor times of a SuperLink."""
     runs = [_link(100, "memory"), _link(1_000, "memory"), _link(100, "file")]
     rows = [(title, *(_ms([run[key]]) for run in runs)) for title, key in _STEPS]
-    rows.append(
-        ("server app: memory at most", *(f"{run['serverapp_peak_megabytes']:.0f} MB" for run in runs))
-    )
-    before, most = "superlink_megabytes_before", "superlink_peak_megabytes"
-    rows.append(
-        (
-            "SuperLink: memory before nodes come, and at most",
-            *(f"{run[before]:.0f} and {run[most]:.0f} MB" for run in runs),
-        )
-    )
     return table(("step", "state in memory, 100 nodes", "1,000 nodes", "SQLite, 100 nodes"), rows)
 
 
@@ -220,7 +212,6 @@ TABLES: Tables = {SCALING: {"parties": parties, "shared sums": sums, "superlink"
 def _scaling() -> list[str]:
     (shared,) = _of(result("benchmarks/sum_parties")["shared"], size=SIZE)
     added = max(result("benchmarks/secure_sum")["aggregator"], key=lambda row: row["clients"])
-    grown = added["peak_megabytes"] - added["peak_megabytes_before_the_first_client"]
     memory, file = _link(1_000, "memory"), _link(100, "file")
     large = _link(1, "memory")
 
@@ -244,24 +235,18 @@ def _scaling() -> list[str]:
         f"where our server spends {1e3 * shared['server_seconds']:.0f} ms and an aggregator "
         f"{1e3 * added['processor_seconds'] / added['clients']:.1f} ms; "
         f"and about {nodes} connected SuperNodes that only wait keep one core busy",
-        f"(10^5 clients through one aggregator: {added['processor_seconds']:.0f} s and {grown:.0f} MB)",
         f"for 10^4 clients: {_size(client.sent)} from each client, {_size(server.received)} and "
         f"{_time(server.seconds)} at the server with {_size(server.memory)} of memory, "
         f"{_size(aggregator.sent)} from the aggregator and {_time(aggregator.seconds)} there",
         f"10^6 clients are {_time(many[1].seconds)} at the server and {_time(many[2].seconds)} at the mixer",
-        f"125 clients {peaks[125, 'memory']:.0f} MB with replies in memory and {peaks[125, 'a file']:.0f} MB "
-        f"with the file, 500 clients {peaks[500, 'memory']:.0f} MB and {peaks[500, 'a file']:.0f} MB",
-        f"that is {1e3 * waiting(memory):.0f} ms of a core each second, so **some {nodes} waiting nodes take "
-        f"all of one core** ({round(1 / waiting(file), -1):.0f} with SQLite)",
-        f"{1 / link:.0f} per core with the state in memory, {1 / _carried(100, 'file'):.0f} with SQLite. "
-        f"A round of 1,000 clients takes {1e3 * link:.0f} seconds of the SuperLink",
-        f"At {1e3 * memory['push_seconds_per_node']:.0f} ms a message that is some "
-        f"{round(pushed(memory), -3):,.0f} clients with the state in memory, and at "
-        f"{1e3 * file['push_seconds_per_node']:.0f} ms some {round(pushed(file), -3):,.0f} with SQLite",
-        f"A reply of {large['reply_bytes'] >> 20} MiB took the SuperLink from "
+        f"500 clients took {peaks[500, 'a file']:.0f} MB, and {peaks[500, 'memory']:.0f} MB with replies in",
+        f"some {nodes} take all of one core ({round(1 / waiting(file), -1):.0f} with SQLite)",
+        f"{1 / link:.0f} per core with the state in memory, {1 / _carried(100, 'file'):.0f} with SQLite",
+        f"some {round(pushed(memory), -3):,.0f} clients with the state in memory, some "
+        f"{round(pushed(file), -3):,.0f} with SQLite",
+        f"a reply of {large['reply_bytes'] >> 20} MiB took the SuperLink from "
         f"{large['superlink_megabytes_before']:.0f} to {large['superlink_peak_megabytes']:.0f} MB, and the "
         f"server app to {large['serverapp_peak_megabytes']:.0f} MB",
-        f"It took {_carried(1, 'memory'):.0f} s of the SuperLink's processor",
         f"twice the bytes of our verified sum, {proof['bytes_to_server'] / 1e6:.1f} MB a client",
     ]
 
@@ -290,52 +275,20 @@ def _seed() -> list[str]:
 
 
 def _shuffling() -> list[str]:
+    """What sharing costs, beside sending counts openly, and windows, beside plain sums."""
     found = result("benchmarks/secure_sum")
-    one, two = found["client"]
-    added = max(found["aggregator"], key=lambda row: row["clients"])
-    grown = added["peak_megabytes"] - added["peak_megabytes_before_the_first_client"]
-    over = [row["shared_over_plain"] for row in (one, two)]
-    speed = [row["share_of_keystream"] for row in found["expansion"]]
-    opened = [row["opening_seconds"] / row["reports"] for row in _mixers()]
-    whole = [1 / row["reports_per_second"] for row in _mixers()]
-    alone, second = (
-        next(row for row in _of(result("benchmarks/mixer"), mixer=mixer, reports=2_000))
-        for mixer in ("single", "second of two")
-    )
-    (short,) = _of(result("benchmarks/sum_parties")["mixed"], report_bytes=100)
-    (most,) = _of(_mixers(), reports=10**5)
-    few = _of(_mixers(), reports=10**4)[0]
-    keys = most["peak_mib_with_enrolled_keys_alone"] - few["peak_mib_with_enrolled_keys_alone"]
-    per_key = keys * 2**20 / (most["reports"] - few["reports"])
+    over = [row["shared_over_plain"] for row in found["client"]]
     windows = found["windows"]
     times, sizes = (
         [row[f"windows_over_plain_shared_{name}"] for row in windows["client"]]
         for name in ("seconds", "bytes")
     )
-    cohort, large = windows["aggregator"]
-    speeds = [f"{100 * row['windows_over_plain_throughput']:.0f} %" for row in (cohort, large)]
+    speeds = [100 * row["windows_over_plain_throughput"] for row in windows["aggregator"]]
     return [
-        f"a client's shares take {min(times):.1f} to {max(times):.1f} times the processor time of a plain "
-        f"sum's, and {max(sizes):.1f} times the bytes",
-        f"With b = {windows['band']}, an aggregator adds up {cohort['clients']:,} such clients at "
-        f"{speeds[0]} of its speed for a plain sum, and {large['clients']} clients with 10^6 counts at "
-        f"{speeds[1]}",
-        f"It keeps {cohort['bytes_of_kept_sums'] / 1e6:.1f} and {large['bytes_of_kept_sums'] / 1e6:.0f} MB",
-        f"each with {one['coordinates']:,} counts of up to {one['largest_count']:,}, so w = {one['bits']}",
-        f"a share of {2 * one['shared_bytes'] - two['shared_bytes']:,} bytes and "
-        f"{two['shared_bytes'] - one['shared_bytes']} bytes for each aggregator; its counts alone would take "
-        f"{one['plain_report_bytes']:,} bytes",
-        f"{min(over):.1f} to {max(over):.1f} times the processor time of the plain report",
-        f"adds up {added['clients']:,} such clients in {added['processor_seconds']:.0f} seconds",
-        f"gives out {added['bytes_of_the_answer'] / 1e3:.0f} kB. Its memory grows by {grown:.0f} MB",
-        f"run at {100 * min(speed):.0f} to {100 * max(speed):.0f} % of the speed of the keystream",
-        f"the mixer needs {_ms(opened)} to open, check and permute an envelope of 16 kB, and "
-        f"{_ms(whole)} with giving it back",
-        f"A client seals a report of 100 bytes in {1e3 * short['client_seal_seconds']:.2f} ms, "
-        f"and the server opens it in {1e3 * short['server_open_seconds']:.2f} ms",
-        f"The second of two mixers takes {second['opening_seconds'] / alone['opening_seconds']:.1f} times",
-        f"the mixer takes {most['peak_mib'] - most['peak_mib_with_enrolled_keys_alone']} MiB of memory "
-        f"beside one message. Enrolled keys come on top, at {per_key / 1e3:.1f} kB each",
+        f"{min(over):.1f} to {max(over):.1f} times the processor time of its plain report",
+        f"take {min(times):.1f} to {max(times):.1f} times the processor time of a plain sum's, "
+        f"and {max(sizes):.1f} times the bytes",
+        f"at {min(speeds):.0f} to {max(speeds):.0f} % of its speed for plain sums",
     ]
 
 

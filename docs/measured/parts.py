@@ -18,6 +18,8 @@ Tables = dict[str, dict[str, Callable[[], str]]]
 """Tables by page and mark."""
 Sentences = dict[str, list[str]]
 """Pieces of text that a page must have."""
+SEEDS = 5
+"""Of each point of the frontier; while it is run anew there are fewer, and no sentence."""
 
 
 @cache
@@ -25,6 +27,13 @@ def result(name: str) -> Any:
     """A committed result file, such as ``examples/untuned``, the file ``examples/results/untuned.json``."""
     folder, _, file = name.partition("/")
     return json.loads((ROOT / folder / "results" / f"{file}.json").read_text(encoding="utf-8"))
+
+
+@cache
+def frontier() -> list[dict[str, Any]]:
+    """Runs of accuracy against ε."""
+    text = (ROOT / "examples" / "frontier" / "results.json").read_text(encoding="utf-8")
+    return json.loads(text)["runs"]  # type: ignore[no-any-return]
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

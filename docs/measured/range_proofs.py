@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from measured.parts import Sentences, Tables, result
-from shuffle_plugins.secure_aggregation.prio3 import Prio3SumVec, Prio3SumVecWithMultiproof
+from shuffle_plugins.secure_aggregation.prio3 import Prio3SumVecWithMultiproof
 
 PROOFS = "docs/guides/range-proofs.md"
 SHUFFLING = "docs/guides/shuffling.md"
@@ -18,7 +18,7 @@ def _bytes_to_server(kind: str) -> dict[int, int]:
     return {of["length"]: of["bytes_to_server"] for of in costs if of["kind"] == kind}
 
 
-def _false_proof(prio3: Prio3SumVec | Prio3SumVecWithMultiproof) -> float:
+def _false_proof(prio3: Prio3SumVecWithMultiproof) -> float:
     """-log2 of the probability with which a false proof passes, at most.
 
     It needs a root of a polynomial: in the randomness of a chunk, whose degree is the chunk's length, or
@@ -29,30 +29,22 @@ def _false_proof(prio3: Prio3SumVec | Prio3SumVecWithMultiproof) -> float:
     return prio3.proofs * math.log2(circuit.field.modulus / degree)
 
 
-def _passing(length: int, largest: int) -> list[str]:
+def _passing() -> list[str]:
     """How probably false proofs pass."""
-    several = Prio3SumVecWithMultiproof(length=length, max_measurement=largest)
-    single = Prio3SumVec(length=length, max_measurement=largest)
     always = _false_proof(Prio3SumVecWithMultiproof(length=10**6, max_measurement=1))
     ten = 10 * math.floor(always / 10)
     return [
         f"a probability below 2^-{ten}, for vectors of up to a million bits in all",
         f"a probability below T · 2^-{ten}",
-        f"At d = {length:,} a false proof passes with a probability of "
-        f"2^-{math.floor(_false_proof(several))}, against 2^-{math.floor(_false_proof(single))} for",
     ]
 
 
 def sentences() -> Sentences:
-    """Pieces of text on messages with range proofs, and on the length of coins."""
+    """Pieces of text on messages with range proofs."""
     plain, proved = (_bytes_to_server(kind) for kind in ("additive share", "Prio3SumVecWithMultiproof"))
     ratios = [proved[length] / plain[length] for length in plain]
     longer = f"{min(ratios):.0f} to {max(ratios):.0f} times as long"
-    one, _, few = result("benchmarks/range_proofs")["influence"]
-    shortest, longest = (
-        f"{of['radii_of_one_clients_coins']:.2g} at d = {of['dim']:,} and n = {of['cohort']:,}"
-        for of in (one, few)
-    )
+    one = result("benchmarks/range_proofs")["influence"][0]
     (shared,) = {of["bytes_to_aggregator"] for of in result("benchmarks/sum_parties")["shared"]}
     (seed, largest) = next(
         (of["bytes_to_aggregator"], of["largest"])
@@ -61,13 +53,11 @@ def sentences() -> Sentences:
     )
     return {
         PROOFS: [
-            *_passing(one["dim"], largest),
+            *_passing(),
             f"Counts of {largest.bit_length()} bits",
             f"Envelopes add {shared - seed} bytes",
             f"client's message {longer}",
             f"The noise multiplier is {one['noise_multiplier']:g}.",
-            f"z·√(d/n) radii: {shortest}, and {longest}.",
-            f"{proved[one['dim']] / 1e6:.2g} GB for 1,000 clients at d = {one['dim']:,}",
         ],
         SHUFFLING: [f"Replies are then {longer}"],
     }

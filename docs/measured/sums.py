@@ -11,13 +11,14 @@ from shuffle_plugins.core import rounded
 from shuffle_plugins.protocols.shares import mixing_distance
 
 PROTOCOLS = "docs/guides/protocols.md"
+BENCHMARKS = "docs/reference/benchmarks.md"
 OTHERS = "docs/reference/other-histograms.md"
 SUMS = "docs/proofs/sums.md"
 TAGS = "docs/proofs/tags.md"
 COUNTS = "docs/proofs/counts.md"
 
 _FIND = "frequencies.md#heavy-hitters-the-frequent-values-of-a-large-domain"
-# name, key, data, what a message is, what a report is as counts, noise, accounted by
+# name, key, data, what a message is, what a report is as counts, accounted by
 _KINDS = (
     (
         "`ScalarSum` (P_1D)",
@@ -25,7 +26,6 @@ _KINDS = (
         "numbers in [0, Δ]",
         "{} bits",
         "{} as a count",
-        "fair coins",
         "covering Gaussian, [proof](../proofs/sums.md)",
     ),
     (
@@ -34,8 +34,7 @@ _KINDS = (
         "numbers in [0, Δ]",
         "{} shares",
         "{}",
-        "discrete Laplace",
-        "its exact law, and what shares give away, [below](#what-shuffled-shares-give-away)",
+        "its exact law, and what shares give away, [proof](../proofs/sums.md#split-sums)",
     ),
     (
         "`VectorSum` (P_vec)",
@@ -43,7 +42,6 @@ _KINDS = (
         "ℓ2 ball, d = 1,000",
         "{} labelled bits",
         "{} as counts",
-        "fair coins",
         "covering Gaussian",
     ),
     (
@@ -52,7 +50,6 @@ _KINDS = (
         "ℓ2 ball, d = 1,000",
         "{} tagged bits",
         "{}",
-        "flipped signs",
         "composed tags, [proof](../proofs/tags.md)",
     ),
     (
@@ -61,7 +58,6 @@ _KINDS = (
         "ℓ2 ball, d = 1,000",
         "{} labelled bits",
         "{} as counts",
-        "biased bits",
         "covering Gaussian, [proof](../proofs/counts.md)",
     ),
     (
@@ -70,7 +66,6 @@ _KINDS = (
         "ℓ∞ ball, d = 1,000",
         "{} tagged bits",
         "{}",
-        "flipped signs",
         "composed tags",
     ),
     (
@@ -79,7 +74,6 @@ _KINDS = (
         "bits, d = 1,000",
         "{} tagged bits",
         "{}",
-        "flipped bits",
         "composed tags",
     ),
     (
@@ -88,7 +82,6 @@ _KINDS = (
         "one of 100 categories",
         "{} report",
         "{}",
-        "shares of discrete Laplace",
         "its exact law, [proof](../proofs/sums.md#shares-of-discrete-laplace-noise), [more](frequencies.md)",
     ),
     (
@@ -97,7 +90,6 @@ _KINDS = (
         "one of 100 categories",
         "{} categories",
         "{}",
-        "Poisson decoys",
         "two Poisson counts, [proof](../proofs/tags.md#decoys), [more](frequencies.md)",
     ),
     (
@@ -106,7 +98,6 @@ _KINDS = (
         "one of 100 categories",
         "{} report",
         "{}",
-        "an oracle's",
         "its exact blanket pair, [more](../reference/other-histograms.md)",
     ),
     (
@@ -115,7 +106,6 @@ _KINDS = (
         "one of 100 categories",
         "{} labelled bits",
         "{} as counts",
-        "fair coins",
         "covering Gaussian",
     ),
     (
@@ -124,7 +114,6 @@ _KINDS = (
         "one of 100 categories",
         "{} labelled bits",
         "{}",
-        "flipped bits",
         "counts of bits, [proof](../proofs/tags.md#counted-unary-encoding), "
         "[more](../reference/other-histograms.md#counted-unary-encoding)",
     ),
@@ -134,7 +123,6 @@ _KINDS = (
         "one of 100 categories",
         "{} labelled bits",
         "{}",
-        "flipped bits",
         "the same",
     ),
     (
@@ -143,7 +131,6 @@ _KINDS = (
         "one of 2^32 values",
         "{} prefixes in the first round",
         "{}",
-        "Poisson decoys",
         f"two Poisson counts, composed over rounds, [more]({_FIND})",
     ),
     (
@@ -152,7 +139,6 @@ _KINDS = (
         "numbers in [0, Δ]",
         "{} report",
         "{}",
-        "shares of discrete Laplace",
         "its exact law",
     ),
     (
@@ -161,7 +147,6 @@ _KINDS = (
         "ℓ1 ball, d = 100",
         "{} report",
         "{}",
-        "shares of discrete Laplace",
         "its exact law",
     ),
     (
@@ -170,7 +155,6 @@ _KINDS = (
         "ℓ1 ball, d = 100",
         "{} labelled bits",
         "{}",
-        "flipped bits",
         "the same",
     ),
 )
@@ -196,7 +180,7 @@ def kinds() -> str:
     found = _found("kinds")
 
     def row(kind: tuple[str, ...]) -> tuple[str, ...]:
-        name, key, data, message, report, noise, accounted = kind
+        name, key, data, message, report, accounted = kind
         of = found[key]
         error = f"{of['error']:.1f}" if of["error"] < 10 else f"{of['error']:,.0f}"
         return (
@@ -205,7 +189,6 @@ def kinds() -> str:
             message.format(_rounded(of["messages"])),
             report.format(_rounded(of["bits"])),
             error + (" a count" if key == "heavy" else ""),
-            noise,
             accounted,
         )
 
@@ -215,7 +198,6 @@ def kinds() -> str:
         "messages of one client",
         "bits of one client",
         "error",
-        "noise",
         "accounted by",
     )
     return table(head, (row(kind) for kind in _KINDS))
@@ -247,19 +229,6 @@ def fewer() -> str:
     return table(
         ("", "messages of one client", "variance"),
         ((name, f"{of['messages']:,}", f"{of['over_gaussian']:.2f}") for name, of in rows),
-    )
-
-
-def mnist() -> str:
-    """Sums of the MNIST run."""
-    names = {"vector": "`VectorSum`", "1": "`PoissonBinomialSum`, `bits=1`", "3": "`bits=3`", "7": "`bits=7`"}
-    found = _found("mnist")
-    return table(
-        ("", "messages", "bits as counts", "variance over the Gaussian's"),
-        (
-            (name, f"{of['messages']:,}", f"{of['bits']:,}", f"{of['over_gaussian']:.2f}")
-            for of, name in ((found[key], name) for key, name in names.items())
-        ),
     )
 
 
@@ -568,7 +537,8 @@ def below() -> str:
 
 
 TABLES: Tables = {
-    PROTOCOLS: {"kinds": kinds, "fewer": fewer, "mnist": mnist, "several": several, "large": large},
+    PROTOCOLS: {"kinds": kinds, "fewer": fewer, "several": several},
+    BENCHMARKS: {"large": large},
     OTHERS: {"draft": draft},
     SUMS: {"covers": covers, "secret": secret, "coins": coins, "windows": windows},
     TAGS: {"tagged": tagged, "either": either},
@@ -595,22 +565,26 @@ def _scalar() -> list[str]:
 
 def _protocols() -> list[str]:
     small, split = _found("small"), _found("several_sums")["equal"]
-    kinds_found, speed = _found("kinds"), result("benchmarks/vector_sum")["speed"]
+    kinds_found = _found("kinds")
     plain, short = small["plain"], small["short"]
     balls = [of["ball"]["over_gaussian"] for of in _found("beside_the_gaussian")]
     return [
-        f"vector sum is {plain['messages'] / 1e6:.1f} million bits of each client",
+        f"vector sum above is {plain['messages'] / 1e6:.1f} million bits of each client",
         f"as counts it is {-(-plain['bits'] // 8)} bytes",
         f"with `overhead=0.1` they are {round(short['messages'], -3):,}, for "
         f"{100 * short['more_error']:.0f} % more error",
-        f"Above, {kinds_found['vector']['messages']:,} messages of `VectorSum` are "
-        f"{kinds_found['vector']['bits']:,} bits as counts",
-        f"stand for {_found('mnist')['vector']['messages']:,} messages of `VectorSum`",
         f"at {min(balls):.1f} to {max(balls):.1f} times the variance",
         f"a variance of {split['variance']:.0f}, `SplitSum` costs ε = {rounded(split['epsilon'], up=True)} "
         f"where `ScalarSum` costs 1, in {split['messages']} messages and {split['bits']} bits where "
         f"`ScalarSum` sends {kinds_found['scalar']['messages']} one-bit messages (or one count of "
         f"{kinds_found['scalar']['bits']} bits)",
+    ]
+
+
+def _speed() -> list[str]:
+    """How long drawing a sum of vectors takes."""
+    speed = result("benchmarks/vector_sum")["speed"]
+    return [
         f"`randomize` of all {speed['clients']:,} clients at d = {speed['dim']:,} takes "
         f"{speed['seconds_to_encode']:.1f} s",
         f"which draws all clients' coins at once, {speed['seconds_to_randomize_sum']:.2f} s.",
@@ -655,6 +629,7 @@ def sentences() -> Sentences:
     counted, optimal = _found("draft")[0], _beside(1_000, 10**4)
     return {
         PROTOCOLS: [*_protocols(), *_scalar(), _above_best()],
+        BENCHMARKS: _speed(),
         OTHERS: _frequencies(),
         SUMS: [
             f"{hidden['secret']['bits']:,} bits each as counts, "

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from measured.mnist import SEEDS, frontier
-from measured.parts import Sentences, Tables, result, table
+from measured.parts import SEEDS, Sentences, Tables, frontier, result, table
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
 from shuffle_plugins.core import rounded
 from shuffle_plugins.mechanisms import registry
 
 OPACUS = "docs/guides/opacus.md"
+MNIST = "docs/reference/mnist.md"
 BENCHMARKS = "docs/reference/benchmarks.md"
 GPU = "docs/guides/gpu.md"
 
@@ -199,8 +199,9 @@ def training_step() -> str:
 
 
 TABLES: Tables = {
-    OPACUS: {"rule": learning_rate, "ratio": by_ratio, "recipes": recipes},
-    BENCHMARKS: {"optimizer step": optimizer_step},
+    OPACUS: {"ratio": by_ratio},
+    MNIST: {"recipes": recipes},
+    BENCHMARKS: {"optimizer step": optimizer_step, "rule": learning_rate},
     GPU: {"training step": training_step},
 }
 
@@ -227,17 +228,20 @@ def _run_cost(mechanism: str, local_epsilon: float, num_steps: int) -> float:
     return accountant.epsilon(1e-5, lower=False).upper
 
 
+def _unused() -> str:
+    """What a run costs whose noise was set by hand."""
+    return rounded(_run_cost("privunit", 4.0, 50), up=True, digits=2)
+
+
 def _computed() -> list[str]:
     """Sentences on what the accountant says, and on the bit of adaptive clipping."""
-    used, fitting, larger = (_run_cost("privunit", level, 50) for level in (4.0, 8.1, 8.2))
+    fitting, larger = (_run_cost("privunit", level, 50) for level in (8.1, 8.2))
     assert fitting <= 2.93 < larger
     worst, own = (f"{math.ceil(100 * _run_cost(who, 4.0, 200)) / 100:.2f}" for who in ("generic", "privunit"))
     bits = [2 * math.asinh(1 / (2 * 0.1 * math.sqrt(cohort))) for cohort in (1_000, 6_000)]
     grown = 1 / math.sqrt(1 - (4 / (2 * 0.1 * 6_000)) ** 2) - 1
     return [
-        f"steps on MNIST cost ε = {rounded(used, up=True, digits=2)}, where ε0 = 8.1 would have fitted into "
-        "2.93",
-        f"uses little of the target, ε = {rounded(used, up=True, digits=2)}, and ends",
+        f"steps on MNIST cost ε = {_unused()}, where ε0 = 8.1 would have fitted into 2.93",
         f"at ε0 = 4 cost {worst} instead of `privunit`'s {own} at δ = 1e-5",
         f"{bits[0]:.2f} for k / 10 at k = 1,000 and {bits[1]:.2f} at k = 6,000",
         f"at k = 6,000 and a multiplier of 4 by {1e6 * grown:.0f} parts in a million",
@@ -278,41 +282,63 @@ def _compared() -> list[str]:
     apart = math.ceil(1_000 * (best[6_000] - best[2_000])) / 10
     (report, *_), (total, *_) = (_recipes("MNIST, features", name) for name in ("privunit", "vector-sum"))
     louder = total["signal_to_noise_ratio"] / report["signal_to_noise_ratio"]
-    trusted = result("examples/mnist_vector_sum")
-    run, central = (trusted["runs"][name][0] for name in ("vector-sum", "central Gaussian"))
+    (run,) = result("examples/mnist_vector_sum")["runs"]["vector-sum"]
     tagged, coins = (result("benchmarks/protocols")["kinds"][kind] for kind in ("ball", "vector"))
-    network = {name: share(untuned["network", name, 3.0]["accuracy"]) for name in names}
     whole = report["signal_to_noise_ratio"] * math.sqrt(report["num_steps"])
     printed = [_recipes("MNIST, cnn", name)[0] for name in ("privunit", "vector-sum")]
     moved = [
         f"{run['learning_rate'] * run['max_grad_norm'] / (1 - run['momentum']):.0f}"
         for run in (report, total, *printed)
     ]
+    reached = [share(untuned["linear", name, 3.0]["accuracy"]) for name in names]
+    best_ones = (_tuned("mnist", "linear", name, 3.0) for name in names)
+    tuned = [each.removesuffix(" %") for each in best_ones if each is not None]
+    network = [share(run["accuracy"]) for run in printed]
+    return [
+        f"reached {reached[0]} on MNIST at ε = 3 with a sum and {reached[1]} with one report",
+        *([f"tuning on the test set found {' and '.join(tuned)} %"] if len(tuned) == len(names) else ()),
+        f"{network[1]} with a sum and {network[0]} with one report per sample",
+        f"training took {longest['vector-sum']:.0f} s of processor time (`vector-sum`) or "
+        f"{longest['privunit']:.0f} s (`privunit`)",
+        f"in a step, {whole:.3g} over 200 steps",
+        f"{moved[0]} for reports and {moved[1]} for sums in the recipes",
+        f"{moved[2]} and {moved[3]} for the convolutional network",
+        f"2,000 samples in 200 steps came within {apart:g} points of 6,000",
+        without_tuning(),
+        f"one report per sample has {_NUMBERS[round(louder)]} times as much in the recipes",
+        f"{run['messages_per_client_and_round'] / 1e6:.0f} million one-bit messages or "
+        f"{run['bits_per_client_and_round_as_counts'] / 1e3:.0f} kbit per gradient",
+        f"its noise has {(tagged['error'] / coins['error']) ** 2:.1f} times the variance of P_vec's, for "
+        f"{tagged['bits'] / coins['bits']:.2f} of the bits",
+    ]
+
+
+def _recipes_on_mnist() -> list[str]:
+    """Sentences beside the two recipes, and on the network of Opacus's example."""
+    untuned, names = _untuned(), ("privunit", "vector-sum")
+    report, total = printed = [_recipes("MNIST, cnn", name)[0] for name in names]
     fewest, most = sorted(
         untuned["network", run["randomizer"], 3.0]["batch_size"]
         * untuned["network", run["randomizer"], 3.0]["num_steps"]
         / (run["batch_size"] * run["num_steps"])
         for run in printed
     )
+    tuning = [each for each in result("benchmarks/mnist_tuning")["runs"] if each["epsilon"] == 2.93]
     cohorts, rounds = ([each[key] for each in tuning] for key in ("cohort", "rounds"))
+    trusted = result("examples/mnist_vector_sum")
+    (central,) = trusted["runs"]["central Gaussian"]
+    network = {name: share(untuned["network", name, 3.0]["accuracy"]) for name in names}
     return [
-        f"training took {longest['vector-sum']:.0f} s of processor time (`vector-sum`) or "
-        f"{longest['privunit']:.0f} s (`privunit`)",
-        f"in a step, {whole:.3g} over 200 steps",
-        f"{moved[0]} for reports and {moved[1]} for sums in the recipes",
-        f"{moved[2]} and {moved[3]} for the convolutional network",
+        f"uses little of the target, ε = {_unused()}, and ends",
         f"they take {_NUMBERS[round(fewest)]} to {_NUMBERS[round(most)]} times as many samples",
-        f"2,000 samples in 200 steps came within {apart:g} points of 6,000",
-        without_tuning(),
-        f"one report per sample has {_NUMBERS[round(louder)]} times as much in the recipes",
-        f"{run['messages_per_client_and_round'] / 1e6:.0f} million one-bit messages or "
-        f"{run['bits_per_client_and_round_as_counts'] / 1e3:.0f} kbit per gradient",
-        f"reached [{share(central['accuracy'])}](../reference/mnist.md#without-a-trusted-server) at the same "
+        f"reached [{share(central['accuracy'])}](#without-a-trusted-server) at the same "
         f"ε in {central['rounds']} steps of {trusted['settings']['cohort']:,} samples",
-        f"its noise has {(tagged['error'] / coins['error']) ** 2:.1f} times the variance of P_vec's, for "
-        f"{tagged['bits'] / coins['bits']:.2f} of the bits",
         f"reach {network['vector-sum']} with a sum and {network['privunit']} with one report, at ε = 3",
         f"k of {min(cohorts):,} to {max(cohorts):,}, {min(rounds)} to {max(rounds)} steps",
+        f"100 steps | {rounded(report['epsilon_certified'], up=True)} | {share(report['accuracy'])} |",
+        f"200 steps | {rounded(total['epsilon_certified'], up=True)} | {share(total['accuracy'])} |",
+        f"took {report['processor_seconds']:.0f} s and {total['processor_seconds']:.0f} s of processor time",
+        f"signal-to-noise ratio of {report['signal_to_noise_ratio']:.3g} in a step",
     ]
 
 
@@ -354,7 +380,6 @@ def _start_pages() -> Sentences:
 
 def sentences() -> Sentences:
     """Pieces of text with what training reached."""
-    report, total = (_recipes("MNIST, cnn", name)[0] for name in ("privunit", "vector-sum"))
     plain = next(run for run in result("examples/mnist_recipes") if run["task"] == "MNIST, features")
     steps = result("benchmarks/optimizer_step")
     ratios = {
@@ -365,33 +390,17 @@ def sentences() -> Sentences:
     def spread(name: str) -> str:
         return f"{min(ratios[name]):.1f} to {max(ratios[name]):.1f} times"
 
-    first, last = ratios["vector-sum"]
-    (most,) = (
-        run["accuracy"]
-        for run in result("examples/untuned")
-        if (run["data"], run["model"], run["randomizer"], run["target_epsilon"])
-        == ("mnist", "linear", "vector-sum", 3.0)
-    )
     return {
-        "README.md": [
-            _digits(),
-            f"[{share(most)} at ε = 3](docs/guides/opacus.md#without-tuning)",
-        ],
+        "README.md": [_digits()],
         OPACUS: [
-            *untuned_rows(),
-            learning_rate_of_a_network(),
             *_computed(),
             *_compared(),
             f"privunit with local_epsilon={plain['ε0 of one gradient']:.4g}",
             f"at most {plain['signal_to_noise_ratio']:.3g} in a step",
             f"cost of a step beside Opacus's | {spread('privunit')} | {spread('linf-coordinate')}",
-            f"{first:.1f} times Opacus's step at 50,890 parameters and 256 samples, "
-            f"{last:.1f} times at a million and 32",
-            f"100 steps | {rounded(report['epsilon_certified'], up=True)} | {share(report['accuracy'])} |",
-            f"200 steps | {rounded(total['epsilon_certified'], up=True)} | {share(total['accuracy'])} |",
-            f"took {report['processor_seconds']:.0f} s and "
-            f"{total['processor_seconds']:.0f} s of processor time",
-            f"signal-to-noise ratio of {report['signal_to_noise_ratio']:.3g} in a step",
+            f"`vector-sum` takes {spread('vector-sum')}",
         ],
+        BENCHMARKS: [*untuned_rows(), learning_rate_of_a_network()],
+        MNIST: _recipes_on_mnist(),
         **_start_pages(),
     }

@@ -15,14 +15,16 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("Agg")
-from arms import AGAINST_THE_SERVER, ARMS, DELTA, FILTERS, LOOK_SHARE, NO_EPSILON
+from arms import AGAINST_THE_SERVER, ARMS, DELTA, FILTERS, LOOK_SHARE, NO_EPSILON, Arm
 from data import CENSUS_FEATURES
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from training import WEIGHT_NOISE
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "reference" / "frontier.md"
 PICTURE = HERE / "frontier.png"
+FRONT = HERE / "mnist.png"  # for the site's first page
 TRIALS = HERE / "trials.json"
 TITLES = {
     "mnist": "MNIST",
@@ -47,7 +49,7 @@ Runs = list[dict[str, Any]]
 
 
 def write_page(runs: Runs) -> None:
-    """Write docs/reference/frontier.md, and the picture beside the results."""
+    """Write docs/reference/frontier.md, and the pictures beside the results."""
     draw(runs)
     PAGE.write_text(text(runs))
 
@@ -347,7 +349,7 @@ def _method(runs: Runs) -> str:
   MNIST; 128 is {filters:.1f} points better on CIFAR-10. The census has columns of its own. All trials on
   other data sets than MNIST are in the same file. These choices are not in ε.
 - **No network.** A linear model is trained everywhere. The network of Opacus's example comes to less on MNIST
-  with the same ε ([measured](../guides/opacus.md#the-network-of-opacuss-example)), and no other was tried.
+  with the same ε ([measured](mnist.md#the-network-of-opacuss-example)), and no other was tried.
 - **Training.** Momentum 0.9, a learning rate that falls linearly to zero, and the average of the last
   tenth of the models. Each round draws its cohort without replacement, independently of other rounds; in
   the arms against the server and without a shuffler clients take part in turn.
@@ -379,56 +381,65 @@ hours of processor time."""
 
 
 def draw(runs: Runs) -> None:
-    """A panel for each data set that has runs, logarithmic in the error: arms differ by factors."""
+    """A panel for each data set that has runs, below each other for narrow screens, and MNIST's alone."""
     present = [name for name in TITLES if chosen(runs, data=name)]
     if not present:
         return
-    figure, panels = plt.subplots(1, len(present), figsize=(4 * len(present), 3.6), squeeze=False)
-    for panel, name in zip(panels[0], present, strict=True):
-        mine = chosen(runs, data=name)
-        for colour, (key, arm) in enumerate(ARMS.items()):
-            points = [
-                (float(level), [100 * run["accuracy"] for run in chosen(mine, arm=key, target_epsilon=level)])
-                for level in LEVELS
-            ]
-            points = [(level, found) for level, found in points if found]
-            if points:
-                levels, found = zip(*points, strict=True)
-                means = [statistics.mean(each) for each in found]
-                spread = [statistics.stdev(each) if len(each) > 1 else 0.0 for each in found]
-                panel.errorbar(
-                    levels,
-                    [100 - mean for mean in means],
-                    yerr=spread,
-                    marker="o",
-                    markersize=4,
-                    ls=_LINES.get(key, "-"),
-                    color=f"C{colour}",
-                    label=arm.title,
-                )
-        free = chosen(mine, arm="none")
-        if free:
-            panel.axhline(
-                100 - 100 * statistics.mean(run["accuracy"] for run in free),
-                color="grey",
-                ls=":",
-                label="no privacy",
-            )
-        panel.set(title=TITLES[name], xscale="log", xlabel="certified ε")
-        panel.set_xticks([float(level) for level in LEVELS], LEVELS)
-        panel.set_yscale("log")
-        panel.invert_yaxis()
-        least, most = sorted(panel.get_ylim())
-        errors: list[float] = []
-        for error in (each for each in _ERRORS if least <= each <= most):
-            if not errors or math.log(error / errors[-1]) > 0.07 * math.log(most / least):
-                errors.append(error)
-        panel.set_yticks(errors, [f"{100 - error:g}" for error in errors])
-        panel.minorticks_off()
-        panel.grid(alpha=0.3)
-    panels[0][0].set_ylabel("test accuracy, %")
-    named, titles = panels[0][0].get_legend_handles_labels()
-    figure.tight_layout(rect=(0, 0.14, 1, 1))
-    figure.legend(named, titles, loc="lower center", ncols=min(len(titles), 4), frameon=False)
-    figure.savefig(PICTURE, dpi=110)
+    figure, panels = plt.subplots(len(present), figsize=(4.5, 3.2 * len(present) + 1.6), squeeze=False)
+    for (panel,), name in zip(panels, present, strict=True):
+        _draw_panel(panel, chosen(runs, data=name), ARMS)
+        panel.set(title=TITLES[name], xlabel="certified ε", ylabel="test accuracy, %")
+    figure.tight_layout(rect=(0, 1.6 / figure.get_figheight(), 1, 1))
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="lower center", frameon=False)
+    figure.savefig(PICTURE, dpi=130)
     plt.close(figure)
+    figure, panel = plt.subplots(figsize=(4.5, 3.6), layout="constrained")
+    _draw_panel(panel, chosen(runs, data="mnist"), {key: ARMS[key] for key in ("sum", "one report", "local")})
+    panel.set(xlabel="certified ε", ylabel="test accuracy, %")
+    figure.legend(loc="outside lower center", frameon=False)
+    figure.savefig(FRONT, dpi=130)
+    plt.close(figure)
+
+
+def _draw_panel(panel: Axes, mine: Runs, arms: dict[str, Arm]) -> None:
+    """Of one data set, logarithmic in the error: arms differ by factors."""
+    for key, arm in arms.items():
+        points = [
+            (float(level), [100 * run["accuracy"] for run in chosen(mine, arm=key, target_epsilon=level)])
+            for level in LEVELS
+        ]
+        points = [(level, found) for level, found in points if found]
+        if points:
+            levels, found = zip(*points, strict=True)
+            means = [statistics.mean(each) for each in found]
+            spread = [statistics.stdev(each) if len(each) > 1 else 0.0 for each in found]
+            panel.errorbar(
+                levels,
+                [100 - mean for mean in means],
+                yerr=spread,
+                marker="o",
+                markersize=4,
+                ls=_LINES.get(key, "-"),
+                color=f"C{list(ARMS).index(key)}",
+                label=arm.title,
+            )
+    free = chosen(mine, arm="none")
+    if free:
+        panel.axhline(
+            100 - 100 * statistics.mean(run["accuracy"] for run in free),
+            color="grey",
+            ls=":",
+            label="no privacy",
+        )
+    panel.set_xscale("log")
+    panel.set_xticks([float(level) for level in LEVELS], LEVELS)
+    panel.set_yscale("log")
+    panel.invert_yaxis()
+    least, most = sorted(panel.get_ylim())
+    errors: list[float] = []
+    for error in (each for each in _ERRORS if least <= each <= most):
+        if not errors or math.log(error / errors[-1]) > 0.07 * math.log(most / least):
+            errors.append(error)
+    panel.set_yticks(errors, [f"{100 - error:g}" for error in errors])
+    panel.minorticks_off()
+    panel.grid(alpha=0.3)

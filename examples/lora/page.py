@@ -83,8 +83,8 @@ not see which records took part in a step. It holds for *one phrase*: SST-2's {P
 mostly parts of sentences, so a sentence, or its author, has several of them, and loses more. Words are in the
 [glossary](glossary.md).
 
-**In short: on this task the adapters gain little over a frozen model with a linear head, and the aim was
-missed.** [Why](#what-was-aimed-at-and-what-limits-it). Accuracy on the 872 sentences of the dev set; {RUNS}
+**In short: with so few steps the adapters gain little over a frozen model with a linear head, and the aim was
+missed** ([why](#what-was-aimed-at-and-what-limits-it)). Accuracy on the 872 sentences of the dev set; {RUNS}
 A standard error is 1.3 points.
 
 | | {" | ".join(f"ε = {level:g}" for level in LEVELS)} | a client sends |
@@ -96,7 +96,7 @@ A standard error is 1.3 points.
         alone = " | ".join(head_alone(runs, arm, level) for level in LEVELS)
         yield f"| — its head alone, before the adapters | {alone} | |"
     yield f"""
-Without noise, clipped in the same way: {found(runs, "none", None)}, its head alone
+*Without noise*, clipped in the same way: {found(runs, "none", None)}, its head alone
 {head_alone(runs, "none", None)}. The head alone has cost {of["head_share"]:g} of the run's ε. What a
 client sends is the mean over a whole run, in which a phrase is drawn {drawn:.1f} times; with a trusted
 server that is

@@ -3,6 +3,7 @@ from .accountant import CertifiedAccountant as CertifiedAccountant
 from .client import ClientLimits as ClientLimits
 from .client import ShuffleMod as ShuffleMod
 from .grids import Anonymous as Anonymous
+from .grids import GroupGrid as GroupGrid
 from .grids import InMemoryStage as InMemoryStage
 from .grids import InProcessGrid as InProcessGrid
 from .grids import NodeConfig as NodeConfig
@@ -13,7 +14,7 @@ from .grids import SummingStage as SummingStage
 from .grids import Waiting as Waiting
 from .grids import arriving as arriving
 from .inner_strategy import WrongRecipients as WrongRecipients
-from .levels import GroupGrid as GroupGrid
+from .levels import GroupsStrategy as GroupsStrategy
 from .levels import grids_by_level as grids_by_level
 from .messages import drawn_record as drawn_record
 from .metrics import Bins as Bins

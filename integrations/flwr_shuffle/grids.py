@@ -701,6 +701,20 @@ class AnonymousReply(Message):
         self.anonymous, self.token, self.errors = anonymous, token, errors
 
 
+class GroupGrid(WrappedGrid):
+    """The nodes of another grid that are in one group: a strategy on it draws from these alone."""
+
+    def __init__(self, grid: Grid, *, members: Iterable[int]) -> None:
+        if isinstance(grid, ShuffleGrid):
+            raise ValueError("give the plain grid: the strategy of a group makes its own ShuffleGrid")
+        super().__init__(grid)
+        self.members = set(members)
+
+    @override
+    def get_node_ids(self) -> list[int]:
+        return [node for node in self._grid.get_node_ids() if node in self.members]
+
+
 class ShuffleGrid(WrappedGrid):
     """Any other grid, whose replies to rounds with a shuffle instruction come back without names or order.
 
@@ -714,9 +728,14 @@ class ShuffleGrid(WrappedGrid):
         self.stage = stage
         self._serving: frozenset[int] = frozenset()  # said that they serve another stage, and train nothing
 
+    @property
+    def whole(self) -> Grid:
+        """The grid with all nodes, also those of the stage, if this one is of a group of clients."""
+        return self._grid._grid if isinstance(self._grid, GroupGrid) else self._grid
+
     def open(self) -> None:
         """Let the stage find the nodes it needs; called before each round, as nodes come and go."""
-        self.stage.open(self._grid)
+        self.stage.open(self.whole)
 
     def get_node_ids(self) -> list[int]:
         """All connected nodes but those that are no clients: the stage says so, or they themselves."""
@@ -744,6 +763,17 @@ class ShuffleGrid(WrappedGrid):
             )
         return invited
 
+    def collected(self, replies: Replies) -> AnonymousReply:
+        """The one reply to a round, without names or order."""
+        errors = _errors(replies.messages)
+        self._serving |= {
+            reply.metadata.src_node_id
+            for reply in replies.messages
+            if _errors([reply])[ClientRefusal.SERVICE_NODE]
+        }
+        token = replies.instruction.token
+        return AnonymousReply(self.stage.collect(replies), token=token, errors=errors)
+
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
@@ -751,22 +781,40 @@ class ShuffleGrid(WrappedGrid):
         sent = list(messages)
         if not any(_is_shuffled(message) for message in sent):
             return super().send_and_receive(sent, timeout=timeout)
-        instruction, dim = _common(sent)
-        invited = self.clients_of([message.metadata.dst_node_id for message in sent])
+        return at_once([(self, sent)], timeout=timeout)
 
-        def taken(reply: Message) -> Message:
-            if reply.has_error() or reply.metadata.src_node_id not in invited:
-                return reply
-            return self.stage.take(reply, instruction=instruction, dim=dim)
 
-        replies = _received(map(taken, arriving(self._grid, sent, timeout=timeout)), sent=sent)
-        self._serving |= {
-            reply.metadata.src_node_id for reply in replies if _errors([reply])[ClientRefusal.SERVICE_NODE]
-        }
-        anonymous = self.stage.collect(
-            Replies(messages=replies, instruction=instruction, dim=dim, grid=self._grid, timeout=timeout)
+def at_once(
+    rounds: Sequence[tuple[ShuffleGrid, list[Message]]], *, timeout: float | None
+) -> list[AnonymousReply]:
+    """Send the rounds of several grids around one, whose messages all leave together; one reply to each."""
+    sent = [message for _, messages in rounds for message in messages]
+    asked: dict[int, tuple[ShuffleGrid, Instruction, int]] = {}
+    for own, messages in rounds:
+        invited = own.clients_of([message.metadata.dst_node_id for message in messages])
+        asked |= dict.fromkeys(invited, (own, *_common(messages)))
+    if len(asked) < len(sent):
+        raise ValueError("a node is asked in two rounds at once; each client is in one group")
+
+    def taken(reply: Message) -> Message:
+        if reply.has_error() or reply.metadata.src_node_id not in asked:
+            return reply
+        own, instruction, dim = asked[reply.metadata.src_node_id]
+        return own.stage.take(reply, instruction=instruction, dim=dim)
+
+    replies = _received(map(taken, arriving(rounds[0][0].whole, sent, timeout=timeout)), sent=sent)
+    return [
+        own.collected(
+            Replies(
+                messages=[reply for reply in replies if asked[reply.metadata.src_node_id][0] is own],
+                instruction=instruction,
+                dim=dim,
+                grid=own.whole,
+                timeout=timeout,
+            )
         )
-        return [AnonymousReply(anonymous, token=instruction.token, errors=_errors(replies))]
+        for own, instruction, dim in dict.fromkeys(asked.values())
+    ]
 
 
 def _is_shuffled(message: Message) -> bool:

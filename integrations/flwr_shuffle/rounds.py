@@ -464,6 +464,26 @@ class Rounds:
             invited=names,
         )
 
+    def awaits(self, reply: Message) -> bool:
+        """Whether this is the reply to the round that was sent."""
+        return (
+            self._sent is not None
+            and isinstance(reply, AnonymousReply)
+            and reply.token == self._sent.instruction.token
+        )
+
+    @property
+    def mechanism(self) -> PrivateSum:
+        """What makes the reports of the round that was sent."""
+        assert self._sent is not None
+        return self._sent.invitation.mechanism
+
+    def withdraw(self) -> None:
+        """The round that was begun is not sent after all, and costs nothing."""
+        if self._sent is not None:
+            self._record.end(None, participants=self._sent.invited, released=False)
+            self._sent = None
+
     def receive(self, replies: Iterable[Message]) -> tuple[SentRound, Total] | None:
         """The round that was sent, with the sum of its reports, once its cost is recorded; None if nothing is
         to be released. PrivacyBudgetExhausted if it cost more than planned, and than the budget covers.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -57,33 +57,138 @@ _OPEN_EVALUATION = "Evaluation is NOT private: clients' evaluate replies reach t
 _NO_EVALUATION = "clients are asked nothing (evaluation=None)"
 
 
-class ShuffleStrategy(Strategy):
+@dataclass(frozen=True, kw_only=True)
+class RoundMean:
+    """The mean of a round's clipped updates, (dim,), of how many reports it is, and how many apps failed."""
+
+    sent: SentRound
+    mean: Tensor
+    reports: int
+    failed: float | None
+
+
+class HostStrategy(Strategy):
+    """Runs another strategy, the inner one, whose rounds have one reply that stands for all clients."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        super().__init__()
+        if not isinstance(strategy, Strategy):
+            raise ValueError(f"strategy must be a flwr.serverapp.strategy.Strategy, got {strategy!r}")
+        check_strategy(strategy)
+        self.strategy = strategy
+        self._arrays: ArrayRecord | None = None
+        self._done = 0
+
+    @property
+    def arrays(self) -> ArrayRecord | None:
+        """The model after the last released round, also if the budget ended the run; None before one."""
+        return self._arrays
+
+    def _begin_run(self, grid: Grid, initial_arrays: ArrayRecord, *, num_rounds: int) -> Grid:
+        """Find out what was done before; the grid of the run's rounds."""
+        raise NotImplementedError
+
+    def _end_run(self) -> None:
+        """A round that was cut off after it was sent counts."""
+        raise NotImplementedError
+
+    @override
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Train as :meth:`flwr.serverapp.strategy.Strategy.start`, or the inner strategy's own, does, each
+        round shuffled.
+
+        If the ledger has a checkpoint of this model, the run goes on after it: ``num_rounds`` counts the
+        rounds before it as well, and ``initial_arrays`` gives only names, shapes and types.
+
+        Raises:
+            PrivacyBudgetExhausted: before a round that could exceed the budget; the model is in
+                :attr:`arrays`.
+            TimeoutError: if fewer than ``population`` clients connect in time.
+            WrongRecipients: if the inner strategy samples on its own.
+            ClientsRefused: if client after client answers by an error; the text has the reasons.
+            LedgerError: if the ledger's budget is of another app, or of a model with other arrays.
+        """
+        self._arrays, self._done = None, 0
+        shuffled = self._begin_run(grid, initial_arrays, num_rounds=num_rounds)
+        done = self._done
+        if done and done < num_rounds:
+            _log.info("Going on after round %d; the rounds below are counted from there", done)
+        run: Callable[..., Any] = super().start
+        if own_start(self.strategy):
+            run = starting(self.strategy, host=self)
+        try:
+            result = run(
+                grid=shuffled,
+                initial_arrays=initial_arrays if self._arrays is None else self._arrays,
+                num_rounds=max(0, num_rounds - done),
+                timeout=timeout,
+                train_config=train_config,
+                evaluate_config=evaluate_config,
+                evaluate_fn=None
+                if evaluate_fn is None
+                else lambda now, model: evaluate_fn(now + done, model),
+            )
+        finally:
+            self._end_run()
+        if num_rounds > done and self._arrays is None:
+            _log.warning("No round was released: the model is the initial one. See the warnings above")
+        if not isinstance(result, Result):
+            return cast(Result, result)  # whatever the inner strategy's own start() returns
+        return Result(
+            arrays=initial_arrays if self._arrays is None else self._arrays,
+            train_metrics_clientapp=_later(result.train_metrics_clientapp, done),
+            evaluate_metrics_clientapp=_later(result.evaluate_metrics_clientapp, done),
+            evaluate_metrics_serverapp=_later(result.evaluate_metrics_serverapp, done),
+        )
+
+
+class ShuffleStrategy(HostStrategy):
     """Trains with another strategy, the inner one, on updates that were randomised and shuffled.
 
     Wrap a strategy, put a ``ShuffleMod`` first among the client app's mods, and call :meth:`start` as usual.
     The inner strategy gets one reply in each round: the current model moved by the unbiased mean of the
-    shuffled reports, with weight 1. docs/guides/flower.md is the manual, and has every argument.
+    shuffled reports, with weight 1. docs/guides/flower.md is the manual.
 
     Every ε is certified, for replace-one neighbours, and says against which :class:`Adversary` it holds. It
     assumes that the shuffle works; the stage's ``trust`` says who must be trusted for that.
 
     Args:
+        strategy: the inner strategy. It must write to every node that it is shown (``fraction_train=1.0``).
         randomizer: name of a mechanism, which needs ``local_epsilon`` and ``clipping_norm``; or a
             :class:`MechanismSpec`; or a :class:`~shuffle_plugins.mechanisms.PrivateSum` whose reports must be
             summed: its ``cohort`` is the fewest reports of a round, and every round is charged for so many.
+        local_epsilon: ε0 of one report: what a client spends in a round if nobody is trusted.
+        clipping_norm: radius of the ball that updates are clipped to, in the mechanism's norm.
+        sampling: who takes part: :class:`FixedSize`, :class:`Cyclic`, :class:`Poisson` or
+            :class:`SelfSampling`.
         population: fewest clients that must be connected for a round to start. Each round draws from all that
             are connected, and is accounted for with their number.
         minimum_reports: fewest clients whose reports are released; by default 80 % of what can be expected.
             The budget is checked before anything is sent, as if the round had so few (if clients sample
             themselves: as if a fifth dropped out), and again before release if it cost more.
+        updates: what clients report on, and how they prepare it; all arrays of floating-point numbers unless
+            set.
         shuffler: a stage, or a shuffler in this process; by default a stage in this process, which for a sum
             is a :class:`SummingStage`.
+        delta: δ of every ε, below 1/``population``; a larger one is used, with a warning.
+        max_epsilon: the budget, against the adversary ``budget_against``.
         ledger: where rounds are recorded: a :class:`BudgetLedger`, or the path of one, whose model is then
             ``"model"``; or an accountant, in this process alone, which is the default. With a ledger a run
-            that was killed goes on from its last completed round.
+            that was killed goes on from its last completed round. A relative path is in the folder of the
+            SuperLink, in a simulation where the first ``flwr run`` was started.
         evaluation: what clients are asked about a model: nothing, whatever the inner strategy would; a
             :class:`PrivateEvaluation`; or ``"raw"``, what the inner strategy asks, whose replies are NOT
             private.
+        waiting: how long to wait for clients and service nodes.
 
     Example:
         >>> from flwr.serverapp.strategy import FedAvg
@@ -115,11 +220,7 @@ class ShuffleStrategy(Strategy):
         evaluation: PrivateEvaluation | Literal["raw"] | None = None,
         waiting: Waiting | None = None,
     ) -> None:
-        super().__init__()
-        if not isinstance(strategy, Strategy):
-            raise ValueError(f"strategy must be a flwr.serverapp.strategy.Strategy, got {strategy!r}")
-        check_strategy(strategy)
-        self.strategy = strategy
+        super().__init__(strategy)
         mechanism = mechanism_of(randomizer, local_epsilon=local_epsilon, clipping_norm=clipping_norm)
         updates = Updates() if updates is None else updates
         self.settings = Settings(
@@ -138,18 +239,12 @@ class ShuffleStrategy(Strategy):
         self._record = SpendingRecord(ledger, settings=self.settings)
         self._rounds = Rounds(self.settings, record=self._record)
         self._failures = Failures()
-        self._arrays: ArrayRecord | None = None
-        self._done = 0
+        self._assumed: tuple[str, ...] = ()  # beside the trust that the settings ask for
         self._terms = UpdateTerms(
             clipping_norm=None if updates.adaptive_clipping is None else float(mechanism.radius),
             max_examples=updates.max_examples,
             examples_key=weight_key(strategy),
         )
-
-    @property
-    def arrays(self) -> ArrayRecord | None:
-        """The model after the last released round, also if the budget ended the run; None before one."""
-        return self._arrays
 
     @property
     def clipping_norm(self) -> float:
@@ -195,79 +290,31 @@ class ShuffleStrategy(Strategy):
         self._record.restore(state)
 
     @override
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-    ) -> Result:
-        """Train as :meth:`flwr.serverapp.strategy.Strategy.start`, or the inner strategy's own, does, each
-        round shuffled.
-
-        If the ledger has a checkpoint of this model, the run goes on after it: ``num_rounds`` counts the
-        rounds before it as well, and ``initial_arrays`` gives only names, shapes and types.
-
-        Raises:
-            PrivacyBudgetExhausted: before a round that could exceed the budget; the model is in
-                :attr:`arrays`.
-            TimeoutError: if fewer than ``population`` clients connect in time.
-            WrongRecipients: if the inner strategy samples on its own.
-            ClientsRefused: if client after client answers by an error; the text has the reasons.
-            LedgerError: if the ledger's budget is of another app, or of a model with other arrays.
-        """
+    def _begin_run(self, grid: Grid, initial_arrays: ArrayRecord, *, num_rounds: int) -> Grid:
         stage, ledger = self.settings.stage, self._record.ledger
         if isinstance(grid, ShuffleGrid) and grid.stage is not stage:
             raise ValueError("this grid shuffles by another stage: give the plain grid, or the same stage")
         shuffled = grid if isinstance(grid, ShuffleGrid) else ShuffleGrid(grid, stage=stage)
         self._record.reload()
         # What an earlier start() of this object knew is of other clients, of another model, and of no use.
-        self._arrays, self._done, self._failures = None, 0, Failures()
+        self._failures = Failures()
         self._rounds = Rounds(self.settings, record=self._record, num_rounds=num_rounds)
         if ledger is not None:
             ledger.claim(app=str(grid.run.fab_id), layout=Layout.of(initial_arrays).digest)
             self._resume(ledger, initial_arrays)
         shuffled.open()
-        done = self._done
-        if done >= num_rounds:
+        if self._done >= num_rounds:
             _log.warning(
                 "Nothing to train: the ledger has all %d rounds of this model already (%s). Ask for more "
                 "(num_rounds), or name another ledger or model to begin again",
-                done,
+                self._done,
                 _place(ledger),
             )
-        elif done:
-            _log.info("Going on after round %d; the rounds below are counted from there", done)
-        run: Callable[..., Any] = super().start
-        if own_start(self.strategy):
-            run = starting(self.strategy, host=self)
-        try:
-            result = run(
-                grid=shuffled,
-                initial_arrays=initial_arrays if self._arrays is None else self._arrays,
-                num_rounds=max(0, num_rounds - done),
-                timeout=timeout,
-                train_config=train_config,
-                evaluate_config=evaluate_config,
-                evaluate_fn=None
-                if evaluate_fn is None
-                else lambda now, model: evaluate_fn(now + done, model),
-            )
-        finally:
-            self._record.settle()  # a round that was cut off after it was sent counts
-        if num_rounds > done and self._arrays is None:
-            _log.warning("No round was released: the model is the initial one. See the warnings above")
-        if not isinstance(result, Result):
-            return cast(Result, result)  # whatever the inner strategy's own start() returns
-        return Result(
-            arrays=initial_arrays if self._arrays is None else self._arrays,
-            train_metrics_clientapp=_later(result.train_metrics_clientapp, done),
-            evaluate_metrics_clientapp=_later(result.evaluate_metrics_clientapp, done),
-            evaluate_metrics_serverapp=_later(result.evaluate_metrics_serverapp, done),
-        )
+        return shuffled
+
+    @override
+    def _end_run(self) -> None:
+        self._record.settle()
 
     @override
     def configure_train(
@@ -294,9 +341,21 @@ class ShuffleStrategy(Strategy):
         trained or more also ``failed``, the noisy share of the last rounds' reports whose app failed.
         """
         del server_round
+        found = self._mean(replies)
+        if found is None:
+            return None, None
+        arrays, metrics = self._aggregated(found.sent, found.mean)
+        self._keep(found.sent, arrays)
+        metrics = self._with_spending(found.sent, metrics, found.reports)
+        if found.failed is not None:
+            metrics["failed"] = found.failed
+        return arrays, metrics
+
+    def _mean(self, replies: Iterable[Message]) -> RoundMean | None:
+        """The clipped updates' mean, once the round's cost is recorded; None if nothing is released."""
         received = self._rounds.receive(replies)
         if received is None:
-            return None, None
+            return None
         sent, total = received
         terms, mechanism = sent.instruction.update, sent.invitation.mechanism
         mean, share = terms.read(sent.mean(total), mechanism)
@@ -308,11 +367,7 @@ class ShuffleStrategy(Strategy):
                 "aggregate_train: %.0f %% were within the clipping norm; it is now %.3g", 100 * share, norm
             )
         mean, failed = self._failures.read(mean, terms.mark(sent.instruction.token, mechanism))
-        arrays, metrics = self._released(sent, mean)
-        metrics = self._with_spending(sent, metrics, total.reports)
-        if failed is not None:
-            metrics["failed"] = failed
-        return arrays, metrics
+        return RoundMean(sent=sent, mean=mean, reports=total.reports, failed=failed)
 
     @override
     def configure_evaluate(
@@ -373,20 +428,21 @@ class ShuffleStrategy(Strategy):
         self._arrays = state.arrays
         self._done = checkpoint.server_round
 
-    def _released(self, sent: SentRound, mean: Tensor) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """What the inner strategy makes of the mean, saved with what the next process needs."""
+    def _aggregated(self, sent: SentRound, mean: Tensor) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """What the inner strategy makes of the mean."""
         moved = sent.layout.shifted(sent.arrays, mean)
         reply = synthetic_reply(self.strategy, moved, key=sent.arrays_key)
         arrays, metrics = self.strategy.aggregate_train(sent.instruction.server_round, [reply])
+        return None if arrays is None else typed_alike(arrays, sent.arrays), metrics
+
+    def _keep(self, sent: SentRound, arrays: ArrayRecord | None) -> None:
+        """Save what a round released with what the next process needs."""
         checkpoint = None
-        if arrays is not None:
-            arrays = typed_alike(arrays, sent.arrays)
-            if self._record.ledger is not None:
-                state = strategy_state(self.strategy)
-                checkpoint = ModelState(arrays, state, self._terms.clipping_norm).to_bytes()
+        if arrays is not None and self._record.ledger is not None:
+            state = strategy_state(self.strategy)
+            checkpoint = ModelState(arrays, state, self._terms.clipping_norm).to_bytes()
         self._record.complete(sent.instruction.token, checkpoint=checkpoint)
         self._arrays = self._arrays if arrays is None else arrays
-        return arrays, metrics
 
     def _with_spending(self, sent: SentRound, metrics: MetricRecord | None, reports: int) -> MetricRecord:
         """The metrics, with the number of reports and what was spent so far."""
@@ -440,7 +496,7 @@ class ShuffleStrategy(Strategy):
             delta=settings.delta if delta is None else delta,
             subject=f"federated training by flwr_shuffle, recorded {kept}",
             unit=unit,
-            trust=tuple(trust_of(settings)),
+            trust=(*trust_of(settings), *self._assumed),
             clipping=self._clipping(),
             accesses=tuple(self._accesses()),
             warnings=warnings,

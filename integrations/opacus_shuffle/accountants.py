@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NoReturn, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 import opacus
@@ -27,6 +28,7 @@ from shuffle_plugins.core import checks
 
 _logger = logging.getLogger(__name__)
 _recorded: dict[str, int] = {}  # by run, the most rounds that this process has recorded
+OPTIMIZERS: WeakSet[Any] = WeakSet()  # all of ours that are in use
 
 
 T = TypeVar("T")
@@ -74,7 +76,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         self.core = self.core_type(method=self.method)  # another object after load_state_dict
         self._run = uuid.uuid4().hex
         self.budget: tuple[float, float] | None = None  # ε and δ
-        self._unrecorded = 0
+        self._taken_over = False
 
     @override
     def __repr__(self) -> str:
@@ -104,24 +106,12 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
     @property
     def warnings(self) -> tuple[str, ...]:
         """What has to be said beside its ε, for a privacy statement."""
-        if not self._unrecorded:
+        if not self._taken_over:
             return ()
         return (
-            f"{self._unrecorded} rounds of an earlier run, whose optimizer state was loaded, are not in the "
-            "history: ε leaves them out",
+            "rounds were taken over from a checkpoint; how their gradients were clipped, whether their coins "
+            "were seeded, and whether batches were passed over, is not known here",
         )
-
-    def released(self, *, at_least: int = 0) -> int:
-        """The rounds recorded, and those known to be missing, of which a warning tells."""
-        missing = at_least - len(self)
-        if missing > self._unrecorded:
-            self._unrecorded = missing
-            warn_caller(
-                f"{self.warnings[0]}, and the privacy statement says so from now on. Load the history first: "
-                "with engine.load_checkpoint, or with engine.accountant.load_state_dict what "
-                "engine.accountant.state_dict() returned in the earlier run"
-            )
-        return len(self) + self._unrecorded
 
     def record(self, new_round: Round, num_steps: int = 1) -> None:
         """Record ``num_steps`` rounds that are about to be released."""
@@ -139,12 +129,21 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
 
     @override
     def get_epsilon(self, delta: float) -> float:
-        """Certified upper bound on ε at δ in (0, 1) for all recorded rounds, 0.0 without any."""
+        """Certified upper bound on ε at δ in (0, 1) for all rounds so far, 0.0 without any."""
         return float(self.get_epsilon_interval(delta).upper)
 
     def get_epsilon_interval(self, delta: float) -> EpsilonInterval:
         """Certified upper bound on ε at δ in (0, 1), and ε of a real randomizer below it."""
-        return self.core.epsilon(delta)
+        return self.spent.epsilon(delta)
+
+    @property
+    def spent(self) -> ShuffleAccountant:
+        """The rounds recorded, and those of batches that a model was trained on and no step followed yet."""
+        core = self.core
+        for hook, new_round in (each for optimizer in OPTIMIZERS for each in optimizer.outstanding):
+            if hook.accountant is self and not hook.over_budget(core, new_round):
+                core = core.and_rounds(new_round, num_steps=1)
+        return core
 
     @override
     def __len__(self) -> int:
@@ -182,10 +181,9 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         """State that loads under ``weights_only=True``, in ``destination`` if that is given."""
         destination = OrderedDict() if destination is None else destination
         destination.update(
-            core=self.core.state_dict(),
+            core=self.spent.state_dict(),
             mechanism=self.mechanism(),
             run=self._run,
-            unrecorded=self._unrecorded,
             warnings=self.warnings,
         )
         if self.budget is not None:
@@ -198,11 +196,15 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
 
         Refused is a state that lacks rounds recorded here, or by its own run since it was saved.
         """
-        core = self.continued(state_dict)
-        told = checked(checks.whole, "unrecorded", state_dict.get("unrecorded", 0), at_least=0)
-        # What the loaded history has more was missing until now.
-        self.core, self._unrecorded = core, max(told, self.released() - core.num_steps)
-        self._run = state_dict["run"]
+        self.core, self._run = self.continued(state_dict), state_dict["run"]
+        self._taken_over = True
+
+    def take_over(self, state_dict: Mapping[str, Any]) -> None:
+        """As :meth:`load_state_dict`, unless the present history goes on from the saved one already."""
+        saved = self.core_type(method=self.method)
+        checked(saved.load_state_dict, state_dict["core"])
+        if not begins_with(self.spent, saved):
+            self.load_state_dict(state_dict)
 
     def continued(self, state_dict: Mapping[str, Any]) -> ShuffleAccountant:
         """What :meth:`load_state_dict` would load, or refuse; nothing is loaded."""
@@ -280,24 +282,28 @@ class AccountingHook:
     sample_rate: float
     budget: tuple[float, float] | None  # ε and δ
 
-    def __call__(self, optimizer: Any) -> None:
+    def __call__(self, optimizer: Any, new_round: Round | None = None) -> None:
         """Record the optimizer's round, or refuse it: one over the budget, or drawn at another rate."""
         _refuse_other_optimizers(optimizer)
-        new_round, budget = optimizer.round, self.budget
+        new_round = optimizer.round if new_round is None else new_round
         # Not the round's own rate: with dishonest clients a round is charged as a draw from fewer people.
         if not math.isclose(self.sample_rate, optimizer.sample_rate, rel_tol=1e-12):
             raise ShufflePrivacyError(
                 f"the hook was made for sample_rate={self.sample_rate!r}, the optimizer draws k/n = "
                 f"{optimizer.sample_rate!r}. Pass sample_rate=k / n, not 1 / len(data_loader)"
             )
-        if budget is not None and self.accountant.core.would_exceed(
-            new_round, target_epsilon=budget[0], delta=budget[1]
-        ):
+        if self.budget is not None and self.over_budget(self.accountant.core, new_round):
             raise PrivacyBudgetExceeded(
-                f"step {len(self.accountant) + 1} would take ε over {budget[0]} at δ={budget[1]} "
+                f"step {len(self.accountant) + 1} would take ε over {self.budget[0]} at δ={self.budget[1]} "
                 "(replace-one): stop training here, or agree on a larger budget"
             )
         self.accountant.record(new_round)
+
+    def over_budget(self, history: ShuffleAccountant, new_round: Round) -> bool:
+        """Whether a round after this history would exceed the budget, if there is one."""
+        if self.budget is None:
+            return False
+        return history.would_exceed(new_round, target_epsilon=self.budget[0], delta=self.budget[1])
 
 
 class StepLog:

@@ -63,6 +63,7 @@ from shuffle_plugins.accounting import (
     PrivacyTarget,
     Round,
     Sampling,
+    ShuffleAccountant,
     ShuffleRound,
     Unit,
     delta_warning,
@@ -141,6 +142,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         self._require_accountant()
         self.secure_mode = secure_mode
         self.dataset: Dataset[Any] | None = None
+        self.data_loader: DataLoader[Any] | None = None
+        """The loader that the last call returned: what a training framework must iterate over."""
 
     @property
     def accountant(self) -> IAccountant:
@@ -222,7 +225,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         module: nn.Module,
         optimizer: Optimizer,
         data_loader: DataLoader[Any],
-        local_epsilon: float | None = None,
+        local_epsilon: float | Sequence[float] | torch.Tensor | None = None,
         noise_multiplier: float | None = None,
         max_grad_norm: float | Sequence[float],
         randomizer: Randomizer = DEFAULT_RANDOMIZER,
@@ -236,7 +239,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         randomness: Randomness | None = None,
         target_epsilon: float | None = None,
         target_delta: float | None = None,
-        levels: Sequence[float] | torch.Tensor | None = None,
         **opacus_own: Unpack[OpacusArguments],
     ) -> PrivateObjects:
         """Add local randomisation, shuffling and accounting to the three training objects.
@@ -251,7 +253,10 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             data_loader: map-style data set, ``batch_size=k``, plain or shuffled order; the whole data set and
                 the same one in every process.
             local_epsilon: for local randomizers ε0 of one sample's gradient in one step, in nats, spent once
-                over all parameters.
+                over all parameters. With ``"poisson"`` also one for each record, in the order of the data
+                set: they are taken to be public, and must not follow from the data. The loader then delivers
+                a round in one physical batch for each level, as ``BatchMemoryManager`` splits one; ε is of
+                those who lose most, and :meth:`get_epsilon_interval` has that of each level.
             noise_multiplier: for ``"vector-sum"`` and ``"multi-message"`` the standard deviation, over
                 ``max_grad_norm``, of Gaussian noise in each coordinate of the sum that would give about the
                 same privacy. As in Opacus, except that a record is replaced and not left out, which moves the
@@ -274,10 +279,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             randomness: coins of sampler and randomizer. ``SeededRandomness`` makes a run repeatable and voids
                 its privacy.
             target_epsilon: optional budget; the step that would exceed it raises ``PrivacyBudgetExceeded``.
-            levels: ε0 of each record, in the order of the data set, in place of ``local_epsilon``; with a
-                local randomizer and ``"poisson"``. They are taken to be public, and must not follow from the
-                data; the model must take the records of a batch in the loader's order. ε is of those who lose
-                most; :meth:`get_epsilon_interval` has that of each level.
 
         Raises:
             ShufflePrivacyError: if the configuration is one whose ε would be wrong.
@@ -345,7 +346,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             loss_reduction=given.loss_reduction,
             on_nonfinite=given.on_nonfinite,
             randomness=coins,
-            levels=getattr(given, "levels", None),
             **privacy,
         )
         accountant.core_type(method=accountant.method).step(private_optimizer.round)  # or it is refused now
@@ -394,6 +394,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 "SeededRandomness was used: whoever knows or guesses the seed can undo the noise, and no ε "
                 "below protects anybody"
             )
+        self.data_loader = private_loader
         self._optimizers += (private_optimizer,)
         self._training_plan = TrainingPlan.of(
             private_optimizer,
@@ -438,12 +439,12 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
     def get_epsilon_interval(self, delta: float, *, level: float | None = None) -> EpsilonInterval:
         """Certified upper bound on ε at δ in (0, 1), and ε of a real randomizer below it.
 
-        ``level`` is for the records of that ε0, if ``levels`` were given; else it is of those who lose most.
+        ``level`` is for the records of that ε0, if each has its own; else it is of those who lose most.
         """
         accountant = self._require_accountant()
         if level is None:
             return accountant.get_epsilon_interval(delta)
-        return accountant.core.of_group(level).epsilon(checked(checks.delta, delta))
+        return accountant.spent.of_group(level).epsilon(checked(checks.delta, delta))
 
     def statement(
         self,
@@ -467,7 +468,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 "if that depended on the data, as in `if not isfinite(loss): continue`, no ε covers it"
             )
         return PrivacyStatement.of(
-            accountant.core,
+            accountant.spent,
             delta=self.training_plan.delta if delta is None else delta,
             subject="training with the Opacus engine of opacus_shuffle",
             unit=unit,
@@ -509,8 +510,19 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         checkpoint = torch.load(path, **{**(torch_load_kwargs or {}), "weights_only": False})
         if start is not None:
             path.seek(start)  # type: ignore[union-attr]
-        accountant, state = self._require_accountant(), checkpoint.get("privacy_accountant_state_dict", {})
-        history, changes = accountant.continued(state).history, []
+        self.load_history(checkpoint.get("privacy_accountant_state_dict", {}))
+        loaded: dict[str, Any] = super().load_checkpoint(
+            path=path, module=module, torch_load_kwargs=torch_load_kwargs, **objects
+        )
+        return loaded
+
+    def load_history(self, state: Mapping[str, Any]) -> None:
+        """Go on with an accountant's ``state_dict()`` of an earlier run, after what makes private was called.
+
+        Warns and refuses as :meth:`load_checkpoint` does.
+        """
+        accountant, changes = self._require_accountant(), []
+        history = accountant.continued(state).history
         if self._optimizers and history and history[-1][0] != self._optimizers[-1].round:
             changes.append(
                 f"its last rounds were {history[-1][0]}, the next are {self._optimizers[-1].round}"
@@ -523,14 +535,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 "rightly. To resume, call what made the first engine private with the same arguments (epochs "
                 "or num_steps of the whole run), in a new engine, and load then"
             )
-        loaded: dict[str, Any] = super().load_checkpoint(
-            path=path, module=module, torch_load_kwargs=torch_load_kwargs, **objects
-        )
-        self._doubt(
-            "rounds were taken over from a checkpoint; how their gradients were clipped, whether their coins "
-            "were seeded, and whether batches were passed over, is not known here"
-        )
-        return loaded
+        accountant.load_state_dict(state)
 
     def _doubt(self, text: str) -> None:
         """Have every privacy statement from here on say so."""
@@ -751,7 +756,7 @@ class TrainingPlan:
     target_epsilon: float | None
     expected_noise: ExpectedNoise  # of one step's mean gradient
     _next_round: Round = field(repr=False)
-    _accountant: SubsampledShuffleAccountant = field(repr=False)
+    _history: ShuffleAccountant = field(repr=False)
 
     @classmethod
     def of(
@@ -780,7 +785,7 @@ class TrainingPlan:
             target_epsilon=target_epsilon,
             expected_noise=replace(expected_noise(mechanism, cohort=cohort), dim=optimizer.num_parameters),
             _next_round=next_round,
-            _accountant=copy.deepcopy(accountant),
+            _history=copy.deepcopy(accountant.spent),
         )
 
     @property
@@ -792,7 +797,7 @@ class TrainingPlan:
     def epsilon(self) -> float:
         """Certified ε at ``delta`` after ``num_steps`` steps and all rounds before; inf if none is."""
         try:
-            whole = self._accountant.core.and_rounds(self._next_round, num_steps=self._num_rounds)
+            whole = self._history.and_rounds(self._next_round, num_steps=self._num_rounds)
             return whole.epsilon(self.delta, lower=False).upper
         except ArithmeticError:
             return math.inf
@@ -803,7 +808,7 @@ class TrainingPlan:
 
     def delta_warning(self) -> str | None:
         """After how many steps the δ0 of all reports have used up ``delta``; None without δ0, or enough."""
-        amplified, last = self._accountant.core.rounds_left(self._next_round, delta=self.delta)
+        amplified, last = self._history.rounds_left(self._next_round, delta=self.delta)
         if amplified == math.inf or (self.whole_run and self._num_rounds <= amplified):
             return None
         unit = "epochs" if self._next_round.sampling is Sampling.EPOCH else "steps"

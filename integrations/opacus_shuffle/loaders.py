@@ -77,7 +77,7 @@ class Delivery:
     parts: int = 1
     iteration: int = field(default_factory=_iterations.__next__)  # over the sampler: an epoch is paid once
     checksum: int = 0  # of the numbers of the records drawn, which processes compare
-    records: NDArray[np.int64] | None = field(default=None, compare=False)  # their numbers, in this process
+    level: float | None = None  # ε0 of all its records, where they have one each
 
     @property
     def last(self) -> bool:
@@ -130,6 +130,7 @@ class CohortSampler(BatchSampler):
         self.rank = rank
         self.world_size = world_size
         self.listener: DPOptimizer | None = None  # one of ours
+        self.levels: NDArray[np.float64] | None = None  # ε0 of every record, if its optimizer has them
         self.drawn: deque[Delivery] = deque()  # by the live iteration, and not delivered yet
         self._source = self._randomness = secure(randomness)
         self._delivering = False
@@ -199,14 +200,26 @@ class CohortSampler(BatchSampler):
             self.check_current(drawn)
             cohort = self.draw()
             batch = cohort[self.rank :: self.world_size].numpy()
-            parts = max(1, math.ceil(len(batch) / most)) if most else 1
+            parts = list(self._parts(batch, most))
             checksum = zlib.crc32(cohort.numpy().tobytes())
-            whole = Delivery(rows=len(batch), parts=parts, iteration=iteration, checksum=checksum)
-            for part, indices in enumerate(np.array_split(batch, parts)):
+            whole = Delivery(rows=len(batch), parts=len(parts), iteration=iteration, checksum=checksum)
+            for part, indices in enumerate(parts):
                 self.check_current(drawn)
                 if announced:
-                    drawn.append(replace(whole, part=part, rows=len(indices), records=indices))
+                    level = (
+                        self.levels[indices[0]].item() if self.levels is not None and len(indices) else None
+                    )
+                    drawn.append(replace(whole, part=part, rows=len(indices), level=level))
                 yield indices.tolist()
+
+    def _parts(self, batch: NDArray[np.int64], most: int | None) -> Iterator[NDArray[np.int64]]:
+        """The physical batches of a round, each of one level, so that any order of its rows is right."""
+        alike = [batch]
+        if self.levels is not None and len(batch):
+            own = self.levels[batch]
+            alike = [batch[own == level] for level in np.unique(own)]
+        for each in alike:
+            yield from np.array_split(each, max(1, math.ceil(len(each) / most)) if most else 1)
 
     def check_current(self, drawn: deque[Delivery]) -> None:
         """Refuse to go on with the iteration that draws into ``drawn`` after another one began."""
@@ -316,11 +329,32 @@ class CohortLoader(DataLoader[Any]):
         """k / n, as ``DPDataLoader`` has it."""
         return self._cohorts.sample_rate
 
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """Has ``accelerator.prepare`` leave this loader alone: one that it builds would announce no batch."""
+        if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+            raise ShufflePrivacyError(
+                "several processes of Accelerate would each draw and account for batches of their own: leave "
+                "the private model, optimizer and loader out of accelerator.prepare, and wrap the model in "
+                "Opacus's DifferentiallyPrivateDistributedDataParallel before make_private"
+            )
+        return True
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, _: bool) -> None:
+        """Accelerate writes what it has read."""
+
     @override
     def __len__(self) -> int:
         """Physical batches in an iteration; under Poisson sampling, of rounds of the expected size."""
         cohorts = self._cohorts
-        return cohorts.num_steps * math.ceil(cohorts.batch_size / (self.max_batch_size or cohorts.batch_size))
+        shares = np.ones(1)
+        if cohorts.levels is not None:
+            shares = np.unique(cohorts.levels, return_counts=True)[1] / cohorts.population
+        most = self.max_batch_size or math.inf
+        return cohorts.num_steps * sum(
+            max(1, math.ceil(share * cohorts.batch_size / most)) for share in shares
+        )
 
     @override
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -410,7 +444,7 @@ def wrap_data_loader(
         data_loader.dataset,
         batch_sampler=sampler,
         max_batch_size=min(max_batch_size, before),
-        **_options(data_loader),
+        **options_of(data_loader),
     )
 
 
@@ -462,7 +496,7 @@ def with_sampler(
     data_loader: DataLoader[Any], sampler: CohortSampler, *, batch_first: bool = True
 ) -> CohortLoader:
     """A loader like ``data_loader`` that draws from ``sampler``; an empty batch has tensors with no rows."""
-    options = _options(data_loader)
+    options = options_of(data_loader)
     if isinstance(sampler, PoissonSampler):
         collate_fn = wrap_collate_with_empty(collate_fn=data_loader.collate_fn, batch_first=batch_first)
         collate_fn([data_loader.dataset[0]])
@@ -470,7 +504,7 @@ def with_sampler(
     return CohortLoader(data_loader.dataset, batch_sampler=sampler, **options)
 
 
-def _options(data_loader: DataLoader[Any]) -> dict[str, Any]:
+def options_of(data_loader: DataLoader[Any]) -> dict[str, Any]:
     """All that it was made with, but for the records and how they are drawn."""
     drawn = {"self", "dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"}
     names = inspect.signature(DataLoader.__init__).parameters.keys() - drawn

@@ -9,9 +9,10 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, cast
-from weakref import WeakSet
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -22,6 +23,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from typing_extensions import override
 
 from opacus_shuffle.accountants import (
+    OPTIMIZERS,
     AccountingHook,
     CohortMismatch,
     ShufflePrivacyError,
@@ -36,16 +38,16 @@ from opacus_shuffle.sums import (
     AdaptiveClipping,
     ClippedBall,
     Randomizer,
-    RecordLevels,
+    RoundSum,
     SumSetting,
     positive,
+    record_levels,
+    sums_by_level,
 )
 from shuffle_plugins.accounting import LabelledRound, Round, Sampling, ShuffleRound
 from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.randomness import Randomness, secure
-
-_alive: WeakSet[ShuffleMixin] = WeakSet()
 
 # Where rounds on a parameter are recorded. A parameter may outlive the engine that trained it.
 BOOKS: MutableMapping[Tensor, SubsampledShuffleAccountant] = WeakTensorKeyDictionary()
@@ -54,7 +56,7 @@ BOOKS: MutableMapping[Tensor, SubsampledShuffleAccountant] = WeakTensorKeyDictio
 def _refuse_raw_steps(stepping: Optimizer, _arguments: object, _keywords: object) -> None:
     """Called by torch before every optimizer's step: only private steps move what is trained privately."""
     moved = [p for group in stepping.param_groups for p in group["params"]]
-    owners = [owner for owner in _alive if owner.owns(moved)]
+    owners = [owner for owner in OPTIMIZERS if owner.owns(moved)]
     if owners and not any(owner._stepping for owner in owners):
         raise ShufflePrivacyError(
             f"this {type(stepping).__name__} would move parameters of a model that is trained privately by "
@@ -72,6 +74,7 @@ class RoundUnderWay:
     """One draw of the sampler, from the delivery of its first physical batch on."""
 
     batch: Delivery  # delivered last
+    number: int  # of the draw, or of the epoch: it is recorded once
     fresh: bool = True  # no step was taken on that batch
     refused: bool = False  # one of its steps: those on its other batches do nothing
     taken: int = 0  # physical batches whose reports are in the total
@@ -107,7 +110,7 @@ class ShuffleMixin:
         optimizer: Optimizer,
         *,
         randomizer: Randomizer,
-        local_epsilon: float | None = None,
+        local_epsilon: float | Sequence[float] | Tensor | None = None,
         noise_multiplier: float | None = None,
         max_grad_norm: float | Sequence[float],
         clipping: str | AdaptiveClipping = "flat",
@@ -117,7 +120,6 @@ class ShuffleMixin:
         loss_reduction: str = "mean",
         on_nonfinite: str = "zero",
         randomness: Randomness | None = None,
-        levels: object = None,
     ) -> None:
         """Wrap the optimizer that takes the randomised average; the rest is as of ``make_private``.
 
@@ -148,26 +150,25 @@ class ShuffleMixin:
         self._others: tuple[nn.Parameter, ...] = ()
         self._hooks: tuple[Callable[[Any], None], ...] = ()
         self._under_way: RoundUnderWay | None = None
-        self._unrecorded = 0  # rounds that this iteration has delivered
+        self._unrecorded: dict[int, Round] = {}  # by number, rounds that this iteration has delivered
         self._trained = False  # whether the model was trained in this iteration
         self._delivered = self._released = 0
         self._on_nonfinite = on_nonfinite
         self._parameters_seen: int | None = None  # the last iteration that began with finite ones
         self._stale_inputs = StaleInputs()
-        self._paid: dict[int, tuple[int, Round]] = {}  # by hook: the last epoch that it recorded
+        self._paid: dict[int, tuple[int, Round]] = {}  # by hook: the last round that it recorded
         self._stepping = False
         self._accountant: object = None  # of the engine that made this optimizer, if one did
         sizes = [p.numel() for p in self._own]
         chosen = SumSetting.of(randomizer, clipping, max_grad_norm, sizes=sizes, cohort=cohort)
-        self._levels: RecordLevels | None = None
-        if levels is not None:
-            if local_epsilon is not None:
-                raise ShufflePrivacyError("levels say the local_epsilon of every record: leave it out")
-            self._levels = RecordLevels.of(
-                levels, population=population, sampling=sampling, clipping=clipping
+        self._levels: NDArray[np.float64] | None = None  # ε0 of every record, if each has its own
+        if np.ndim(local_epsilon):  # type: ignore[arg-type]
+            self._levels = record_levels(
+                local_epsilon, population=population, sampling=sampling, clipping=clipping
             )
-            local_epsilon = max(self._levels.counts)
-        self._build(chosen.with_privacy(local_epsilon=local_epsilon, noise_multiplier=noise_multiplier))
+            local_epsilon = float(self._levels.max())
+        one = cast("float | None", local_epsilon)
+        self._build(chosen.with_privacy(local_epsilon=one, noise_multiplier=noise_multiplier))
         super().__init__(
             optimizer,
             noise_multiplier=None,  # type: ignore[call-arg]
@@ -175,7 +176,7 @@ class ShuffleMixin:
             expected_batch_size=cohort / self._num_processes(),
             loss_reduction=loss_reduction,
         )
-        _alive.add(self)
+        OPTIMIZERS.add(self)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuse: a copy would record in a copy of the accountant. Torch's attempt also breaks all others."""
@@ -201,16 +202,21 @@ class ShuffleMixin:
         }
         if self._levels is None:
             self._sum = chosen.build(**draw)
+            self._round = self._sum.round
         else:
-            if chosen.privacy != max(self._levels.counts):
-                raise ShufflePrivacyError("local_epsilon is each record's own, by levels: it cannot be set")
-            self._sums = self._levels.sums(chosen, **draw)
+            if chosen.privacy != self._levels.max():
+                raise ShufflePrivacyError("local_epsilon is each record's own: it cannot be set")
+            self._sums = sums_by_level(self._levels, chosen, **draw)
             self._sum = next(iter(self._sums.values()))  # of the least ε0, the noisiest
+            self._round = LabelledRound.of([cast(ShuffleRound, each.round) for each in self._sums.values()])
         self._setting = chosen
 
     @property
     def local_epsilon(self) -> float:
-        """ε0 of one sample's gradient in one step, in nats; assign to change it from the next round on."""
+        """ε0 of one sample's gradient in one step, in nats; assign to change it from the next round on.
+
+        The largest, if each record has its own, which cannot be changed.
+        """
         if self._setting.takes_noise_multiplier:
             raise AttributeError(NO_LOCAL_EPSILON)
         return float(self._setting.privacy)
@@ -304,6 +310,15 @@ class ShuffleMixin:
         )
 
     @property
+    def delivered(self) -> Delivery:
+        """The physical batch that was handed out last."""
+        if self._under_way is None:
+            raise ShufflePrivacyError(
+                "no batch was delivered: train on the loader that make_private returned"
+            )
+        return self._under_way.batch
+
+    @property
     def batches_without_step(self) -> int:
         """Batches that were delivered so far and not released, for whatever reason."""
         return self._delivered - self._released
@@ -311,9 +326,7 @@ class ShuffleMixin:
     @property
     def round(self) -> Round:
         """What the next step reveals, as accounted for (replace-one, against an observer of the model)."""
-        if self._levels is not None:
-            return LabelledRound.of([cast(ShuffleRound, each.round) for each in self._sums.values()])
-        return self._sum.round
+        return self._round
 
     # ---- hooks ------------------------------------------------------------------------------------------
 
@@ -338,35 +351,42 @@ class ShuffleMixin:
                 "attach_step_hook"
             )
 
-    def _record(self, hook: AccountingHook) -> None:
-        """Have it record the round; an epoch before its first release, with which the rest of it is paid."""
-        if self._sampling is not Sampling.EPOCH:
-            hook(self)
-            return
-        if self._under_way is None:
-            raise ShufflePrivacyError("no batch of an epoch was delivered")
-        now = self._under_way.batch.iteration
-        iteration, paid = self._paid.get(id(hook), (None, None))
-        if iteration != now:
-            hook(self)
-            self._paid[id(hook)] = (now, self.round)
-        elif paid != self.round:
-            raise ShufflePrivacyError(
-                "the randomizer changed within an epoch, which is accounted for as one round of one "
-                "randomizer. Change it after the last step of an epoch, or begin a new iteration over the "
-                "loader, which is a new epoch"
-            )
+    def _record(self, hook: AccountingHook, number: int, new_round: Round) -> None:
+        """Have it record a round, once: an epoch before its first release, which pays for the rest of it."""
+        if self._paid.get(id(hook), (None,))[0] != number:
+            hook(self, new_round)
+            self._paid[id(hook)] = (number, new_round)
 
     def record_passed_over(self, *, but: int = 0) -> None:
         """Record the batches that were delivered and not stepped on, once the model is trained on one.
 
-        A batch that a budget refuses stays to be recorded. The last ``but`` batches are left out.
+        Each as it was to be charged when it was delivered. A batch that a budget refuses stays to be
+        recorded. The last ``but`` batches are left out.
         """
         self._trained |= self._stale_inputs.trained
-        while self._trained and self._unrecorded > but:
+        while self._trained and len(self._unrecorded) > but:
+            number, new_round = next(iter(self._unrecorded.items()))
             for hook in self._accounting:
-                self._record(hook)
-            self._unrecorded -= 1
+                self._record(hook, number, new_round)
+            del self._unrecorded[number]
+
+    @property
+    def outstanding(self) -> list[tuple[AccountingHook, Round]]:
+        """What will be recorded as soon as the next batch is delivered, if no step comes before it."""
+        trained = self._trained or self._stale_inputs.trained
+        count = len(self._unrecorded) - self._only_looked_at if trained else 0
+        return [
+            (hook, new_round)
+            for number, new_round in list(self._unrecorded.items())[:count]
+            for hook in self._accounting
+            if self._paid.get(id(hook), (None,))[0] != number
+        ]
+
+    @property
+    def _only_looked_at(self) -> bool:
+        """Whether the last batch was delivered, and the model not trained on it."""
+        last = self._under_way
+        return last is not None and last.fresh and last.batch.part == 0 and not self._stale_inputs.trained
 
     def watch(self, module: nn.Module, *, accountant: SubsampledShuffleAccountant | None = None) -> None:
         """Look after the whole model: training on earlier batches is noticed, and layers that mix records.
@@ -381,7 +401,7 @@ class ShuffleMixin:
         if accountant is not None:
             self._accountant = accountant
             for p in module.parameters():
-                if p in own or p in BOOKS:
+                if p.requires_grad or p in BOOKS:
                     BOOKS[p] = accountant
 
     @property
@@ -442,16 +462,22 @@ class ShuffleMixin:
                 "or leave on_nonfinite out: such a gradient then counts as zero. To skip the batch instead "
                 "would tell that it holds such a record"
             )
-        records = under_way.batch.records
-        if self._levels is None:
-            share = self._sum.share(rows, randomness=self._randomness)
-        elif records is None:
-            raise ShufflePrivacyError("levels need the numbers of a batch's records: use a CohortLoader")
-        else:
-            share = self._levels.share(self._sums, rows, records=records, randomness=self._randomness)
+        share = self._sum_of(under_way.batch).share(rows, randomness=self._randomness)
         under_way.total = share if under_way.total is None else under_way.total + share
         under_way.received += rows.num_rows
         under_way.taken += 1
+
+    def _sum_of(self, batch: Delivery) -> RoundSum:
+        """What randomises a physical batch: all its records have one level."""
+        if self._levels is None or not batch.rows:
+            return self._sum
+        if batch.level not in self._sums:
+            raise ShufflePrivacyError(
+                "each record has a local_epsilon of its own, and a batch that holds several cannot be told "
+                "apart: train on the loader that make_private returned, or announce batches of one level, "
+                "expect_batch(Delivery(rows=..., level=...))"
+            )
+        return self._sums[batch.level]
 
     def _check_parameters(self, params: list[nn.Parameter]) -> None:
         """A parameter that left the randomised vector would be updated with its raw gradient."""
@@ -490,7 +516,8 @@ class ShuffleMixin:
                 "no shuffle accountant is attached, so the step's cost would go unrecorded: call "
                 "optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=k / n))"
             )
-        if self._accountant is not None and any(BOOKS[p] is not self._accountant for p in self._own):
+        books = {BOOKS.get(p) for p in (*self._own, *self._others)}
+        if self._accountant is not None and books != {self._accountant}:
             raise ShufflePrivacyError(
                 "another engine has made this model private since, and neither engine's ε would have all "
                 "rounds: go on with what it returned. To use both, assign engine.accountant = "
@@ -510,9 +537,15 @@ class ShuffleMixin:
         try:
             self.record_passed_over(but=1)  # this batch, which the hooks record themselves
             for accounting in self._accounting:
-                self._record(accounting)
+                self._record(accounting, under_way.number, self.round)
+                if self._paid[id(accounting)][1] != self.round:
+                    raise ShufflePrivacyError(
+                        "the randomizer changed within an epoch, which is accounted for as one round of "
+                        "one randomizer. Change it after the last step of an epoch, or begin a new iteration "
+                        "over the loader, which is a new epoch"
+                    )
         finally:  # what an accountant refuses does not depend on the data, and would be refused again
-            self._unrecorded -= 1
+            self._unrecorded.pop(under_way.number, None)
         for hook in self._hooks:
             if not isinstance(hook, AccountingHook):
                 hook(self)
@@ -583,7 +616,8 @@ class ShuffleMixin:
             raise ShufflePrivacyError(
                 "this batch was not drawn by the sampler that the accounting is for, or a step was taken on "
                 "it already: take one step on each batch of the loader that make_private returned, before "
-                "the next one is delivered. Without the engine, call sampler.attach(optimizer) and train on "
+                "the next one is delivered. In Lightning pass callbacks=[LightningCallback(engine)] to the "
+                "Trainer; without the engine call sampler.attach(optimizer) and train on "
                 "CohortLoader(dataset, batch_sampler=sampler)"
             )
         under_way.fresh = False
@@ -611,7 +645,7 @@ class ShuffleMixin:
             raise CohortMismatch(
                 f"of the {batch.part} physical batches before this one {taken} were stepped on, and a round "
                 "of some of its records is not what the accounting is for: call step() on every physical "
-                "batch that BatchMemoryManager delivers. This round is dropped; the next one may go on"
+                "batch that is delivered. This round is dropped; the next one may go on"
             )
         return under_way
 
@@ -636,25 +670,30 @@ class ShuffleMixin:
     # ---- checkpoints ------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The original optimizer's state, the rounds released, and a ``max_grad_norm`` that moves."""
-        released = max((hook.accountant.released() for hook in self._accounting), default=0)
-        state = {**super().state_dict(), "privacy_rounds": released}  # type: ignore[misc]
+        """The original optimizer's state, the rounds recorded, and a ``max_grad_norm`` that moves."""
+        histories = [dict(hook.accountant.state_dict()) for hook in self._accounting]
+        state = {**super().state_dict(), "privacy_accountants": histories}  # type: ignore[misc]
         if self._setting.ball.adaptive is not None:
             state["max_grad_norm"] = self.max_grad_norm
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the original optimizer, and a radius that moves, within its bounds.
+        """Restore the original optimizer, the history, and a radius that moves, within its bounds.
 
-        An accountant whose history lacks rounds that the state says were released is marked, with a warning.
+        A history that lacks rounds which were recorded here, or by the run that was saved, is refused.
         """
         adaptive = self._setting.ball.adaptive
         rest = dict(state_dict)
-        released = checked(checks.whole, "privacy_rounds", rest.pop("privacy_rounds", 0), at_least=0)
+        histories = rest.pop("privacy_accountants", [])
         radius = rest.pop("max_grad_norm", None)
+        if histories and len(histories) != len(self._accounting):
+            raise ShufflePrivacyError(
+                f"the state holds the rounds of {len(histories)} accountants, and {len(self._accounting)} "
+                "are attached: attach as many as the saved optimizer had, and load then"
+            )
+        for hook, history in zip(self._accounting, histories, strict=False):
+            hook.accountant.take_over(history)
         super().load_state_dict(rest)  # type: ignore[misc]
-        for hook in self._accounting:
-            hook.accountant.released(at_least=released)
         if adaptive is not None and radius is not None:
             self.max_grad_norm = adaptive.held(positive("max_grad_norm", radius))
 
@@ -669,15 +708,12 @@ class ShuffleMixin:
                 f"the sampler draws (population, cohort, sampling, processes) = {drawn}, the optimizer "
                 f"accounts for {accounted}: give both the same"
             )
+        sampler.levels = self._levels
 
     def begin_iteration(self) -> None:
         """Forget a round that was begun and not released: it cannot meet the next cohort."""
-        last = self._under_way
-        looked_at = (
-            last is not None and last.fresh and last.batch.part == 0 and not self._stale_inputs.trained
-        )
-        self.record_passed_over(but=int(looked_at))
-        self._unrecorded, self._trained, self._stale_inputs.trained = 0, False, False
+        self.record_passed_over(but=int(self._only_looked_at))
+        self._unrecorded, self._trained, self._stale_inputs.trained = {}, False, False
         self._under_way = None
         self._clear_gradients()
 
@@ -686,9 +722,10 @@ class ShuffleMixin:
         self._trained |= self._stale_inputs.trained
         if self._under_way is None or delivery.part == 0:
             self.record_passed_over()
-            self._under_way = RoundUnderWay(delivery)
-            self._unrecorded += 1
             self._delivered += 1
+            number = delivery.iteration if self._sampling is Sampling.EPOCH else self._delivered
+            self._under_way = RoundUnderWay(delivery, number)
+            self._unrecorded.setdefault(number, self.round)
         self._under_way.batch, self._under_way.fresh = delivery, True
         self._stale_inputs.deliver(batch)
         if self._watched is not None:

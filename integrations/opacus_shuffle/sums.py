@@ -249,77 +249,44 @@ class RoundSum:
 # ---- records that have an ε0 each ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class RecordLevels:
-    """The ε0 of every record, by its number in the data set."""
+def record_levels(
+    column: object, *, population: int, sampling: Sampling, clipping: object
+) -> NDArray[np.float64]:
+    """The ε0 of every record, by its number in the data set; refused where such rounds are not accounted."""
+    levels = np.asarray(torch.as_tensor(column), dtype=np.float64)
+    if levels.shape != (population,):
+        raise ShufflePrivacyError(
+            f"local_epsilon must be one number, or one for each of the {population} records in their order; "
+            f"got the shape {levels.shape}"
+        )
+    for level in np.unique(levels).tolist():
+        checked(checks.local_epsilon, level, name="local_epsilon")
+    if sampling is not Sampling.POISSON:
+        raise ShufflePrivacyError(
+            "a record is hidden by those of its own level, of whom a batch of fixed size has no fixed "
+            "number: pass sampling='poisson' with a local_epsilon for each record"
+        )
+    if isinstance(clipping_of(clipping), AdaptiveClipping):
+        raise ShufflePrivacyError(
+            "clipping='adaptive' is accounted for one local_epsilon, not for one of each record"
+        )
+    return levels
 
-    column: NDArray[np.float64]
 
-    @classmethod
-    def of(cls, levels: object, *, population: int, sampling: Sampling, clipping: object) -> RecordLevels:
-        """From what the user passed; refused where such rounds are not accounted."""
-        column = np.asarray(torch.as_tensor(levels), dtype=np.float64)
-        if column.shape != (population,):
+def sums_by_level(
+    levels: NDArray[np.float64], chosen: SumSetting, *, population: int, cohort: int, **draw: Any
+) -> dict[float, RoundSum]:
+    """A sum for the records of each level, the lowest first."""
+    sums = {}
+    for level, count in zip(*(each.tolist() for each in np.unique(levels, return_counts=True)), strict=True):
+        own = {"population": count, "cohort": count * cohort / population}
+        sums[level] = replace(chosen, privacy=level).build(**own, **draw)
+        if not isinstance(sums[level].mechanism, LocalRandomizer):
             raise ShufflePrivacyError(
-                f"levels must have one number for each of the {population} records, in their order; got the "
-                f"shape {column.shape}"
+                f"{chosen.described} adds reports up before they are private: a local_epsilon for each "
+                "record is for local randomizers, such as 'privunit-g'"
             )
-        for level in np.unique(column).tolist():
-            checked(checks.local_epsilon, level, name="levels")
-        if sampling is not Sampling.POISSON:
-            raise ShufflePrivacyError(
-                "a record is hidden by those of its own level, of whom a batch of fixed size has no fixed "
-                "number: pass sampling='poisson' with levels"
-            )
-        if isinstance(clipping_of(clipping), AdaptiveClipping):
-            raise ShufflePrivacyError(
-                "clipping='adaptive' is accounted for one local_epsilon: not for levels"
-            )
-        return cls(column=column)
-
-    @property
-    def counts(self) -> dict[float, int]:
-        """The number of records of each level, the lowest first."""
-        found, counts = np.unique(self.column, return_counts=True)
-        return dict(zip(found.tolist(), counts.tolist(), strict=True))
-
-    def sums(
-        self, chosen: SumSetting, *, dim: int, population: int, cohort: int, sampling: Sampling
-    ) -> dict[float, RoundSum]:
-        """A sum for the records of each level."""
-        found = {}
-        for level, count in self.counts.items():
-            each = replace(chosen, privacy=level)
-            found[level] = each.build(
-                dim=dim, population=count, cohort=count * cohort / population, sampling=sampling
-            )
-            if not isinstance(found[level].mechanism, LocalRandomizer):
-                raise ShufflePrivacyError(
-                    f"{chosen.described} adds reports up before they are private: levels are for local "
-                    "randomizers, such as 'privunit-g'"
-                )
-        return found
-
-    def share(
-        self,
-        sums: dict[float, RoundSum],
-        rows: Rows,
-        *,
-        records: NDArray[np.int64],
-        randomness: Randomness,
-    ) -> Tensor:
-        """The sum of the rows' reports, each at the level of its record."""
-        own = self.column[records]
-        total: Tensor | None = None
-        for level, of_level in sums.items():
-            places = torch.from_numpy(np.flatnonzero(own == level))
-            if len(places) or total is None:  # the first, so that an empty batch has a sum too
-                part = of_level.share(
-                    Rows([block[places.to(block.device)] for block in rows.blocks]), randomness=randomness
-                )
-                total = part if total is None else total + part
-        assert total is not None
-        return total
+    return sums
 
 
 # ---- what randomises ------------------------------------------------------------------------------------

@@ -319,7 +319,16 @@ class PrivacyStatement:
         return tuple(each.format(member=self.member) for each in _UNCOVERED)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts, lists, numbers, strings and None; None where a number is infinite or unknown."""
+        """Plain dicts, lists, numbers, strings and None; None where a number is infinite or unknown.
+
+        Keys stay as they are while ``schema_version`` is 1: ``warnings``, ``trust`` and ``not_covered`` are
+        lists of sentences; ``guarantees`` has for each adversary ``sees``, ``delta``, ``lower``, ``upper``,
+        the bounds behind them, and ``detail``; ``rounds`` for each kind of round the mechanism, ``rounds``,
+        ``unreleased``, ``local_epsilon``, ``local_delta``, ``population`` and ``cohort`` (least and most),
+        ``sampling``, ``secrecy``, ``seen`` and ``source``; ``data_accesses`` ``what``, ``covered``
+        (``"covered"``, ``"not covered"`` or ``"unknown"``) and ``detail``. ``budget`` is None without one,
+        ``clients`` where not all of them are known.
+        """
         target, spread = self.target, self.spread
         return {
             "schema": "shuffle-plugins privacy statement",

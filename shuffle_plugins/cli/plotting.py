@@ -20,8 +20,10 @@ _BAND = {"facecolor": "#ffe47a", "edgecolor": "#ffe47a", "zorder": 1}
 _COLOURS = ("#00694c", "#0072b2", "#cc79a7", "#d55e00", "#332288", "#e69f00", "#56b4e9", "#8c564b", "#000000")
 _UNAMPLIFIED = "local epsilon, no amplification"
 _STRAY, _CHOSEN = "#9a9a9a", "#ffb000"
-_SPAN_POINTS = 175  # height of a panel of choices; a line of text in it is 9
-_LINE = 9 / _SPAN_POINTS
+_WIDTH = 4.4  # inches: letters of nine points are then readable on a phone
+_SPAN_POINTS = 175  # height of a panel of choices; a line of text in it is 11
+_LINE = 11 / _SPAN_POINTS
+_LETTER, _GAP = 0.028, 0.05  # of a panel's width: a letter, and from a dot to its name
 
 Curve = list[tuple[float, int, float]]
 
@@ -135,7 +137,7 @@ def plot_plan(*, plan: planning.Plan, path: Path) -> None:
     The best mechanism's combinations are drawn, the best and the thrifty one marked; a dashed line is the
     error of a trusted curator's Gaussian mechanism. Where only one cohort was tried, T takes the place of k.
     """
-    figure = _figure(7.6, 7.2)
+    figure = _figure(_WIDTH, 7.6)
     from matplotlib import colormaps
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
@@ -179,8 +181,9 @@ def plot_plan(*, plan: planning.Plan, path: Path) -> None:
     curator = plan.baselines[-1]
     errors.axhline(curator.average_mse, color="#7f7f7f", linestyle="--", linewidth=1.2, label=curator.name)
     figure.suptitle(
-        f"{plan.best.mechanism}, d = {plan.dim:,}, n = {plan.population:,}: ε = {plan.target_epsilon:g}, "
-        f"δ = {plan.delta:g}\n({plan.neighbouring_relation}, {plan.adversary}, {plan.sampling})",
+        f"{plan.best.mechanism}, d = {plan.dim:,}, n = {plan.population:,}:\n"
+        f"ε = {plan.target_epsilon:g}, δ = {plan.delta:g}, {plan.neighbouring_relation},\n"
+        f"{plan.adversary}, {plan.sampling}",
         fontsize="medium",
     )
     errors.set(xscale="log", yscale="log", ylabel="MSE of the average over T rounds")
@@ -190,22 +193,21 @@ def plot_plan(*, plan: planning.Plan, path: Path) -> None:
     levels.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     levels.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     levels.yaxis.set_minor_formatter(NullFormatter())
-    figure.legend(*errors.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize="small")
-    figure.savefig(path, dpi=160)
+    marks, names = errors.get_legend_handles_labels()
+    figure.legend(marks, names, loc="outside lower center", ncols=1 if len(names) < 8 else 2, fontsize=9)
+    figure.savefig(path, dpi=130)
 
 
 def plot_choices(*, panels: Mapping[str, Sequence[planning.Choice]], path: Path) -> None:
-    """Write a log-log picture of error against bits, one panel per question, one named dot per mechanism.
+    """Write a log-log picture of error against bits: panels below each other, one named dot per mechanism.
 
     Mechanisms that no other beats in both error and bits are joined: the frontier.
     """
     if not panels:
         raise ValueError("no mechanism to draw")
-    columns = min(2, len(panels))
-    lines = math.ceil(len(panels) / columns)
-    figure = _figure(6.2 * columns, 4.4 * lines)
-    axes = figure.subplots(lines, columns, squeeze=False).flatten()
-    for axis, (title, found) in zip(axes, panels.items(), strict=False):
+    figure = _figure(_WIDTH, 3.9 * len(panels))
+    axes = figure.subplots(len(panels), squeeze=False).flatten()
+    for axis, (title, found) in zip(axes, panels.items(), strict=True):
         best: list[planning.Choice] = []
         for choice in sorted(found, key=lambda each: (each.bits, each.variance)):
             last = best[-1] if best else None
@@ -219,26 +221,30 @@ def plot_choices(*, panels: Mapping[str, Sequence[planning.Choice]], path: Path)
         axis.plot(*frontier, color=_STRAY, linestyle=":", zorder=1)
         across = _placed_in_log([each.bits for each in found])
         up = _placed_in_log([each.variance for each in found])
-        labels: list[tuple[float, float]] = []
+        labels: list[tuple[float, float, float]] = []  # left and right end, height
         for x, y, choice in sorted(zip(across, up, found, strict=True), key=lambda placed: placed[1]):
             axis.plot(choice.bits, choice.variance, "o", color=_CHOSEN if choice in best else "#56b4e9")
-            near = [at for beside, at in labels if abs(beside - x) < 0.3 and at > y - _LINE]
-            labels.append((x, max([y, *(at + _LINE for at in near)])))
+            long = _LETTER * len(choice.name)
+            left = x - _GAP - long if x > 0.5 else x + _GAP
+            height = y
+            for start, end, at in sorted(labels, key=lambda label: label[2]):
+                if start < left + long and left < end and abs(at - height) < _LINE:
+                    height = at + _LINE
+            labels.append((left, left + long, height))
             axis.annotate(
                 choice.name,
                 (choice.bits, choice.variance),
-                xytext=(-6 if x > 0.5 else 6, 5 + (labels[-1][1] - y) * _SPAN_POINTS),
+                xytext=(-12 if x > 0.5 else 12, 5 + (height - y) * _SPAN_POINTS),
                 textcoords="offset points",
                 horizontalalignment="right" if x > 0.5 else "left",
-                fontsize=7.5,
+                fontsize=9,
                 weight="bold" if choice in best else "normal",
+                arrowprops={"arrowstyle": "-", "color": _STRAY, "linewidth": 0.7, "shrinkA": 1, "shrinkB": 3},
             )
         axis.set(xscale="log", yscale="log", xlabel="bits per report", ylabel="mean squared error")
         axis.set_title(title)
-        axis.margins(x=0.1, y=0.2)
+        axis.margins(x=0.1, y=0.25)
         axis.grid(True, which="major", alpha=0.3)
-    for axis in axes[len(panels) :]:
-        axis.set_axis_off()
     figure.savefig(path, dpi=130)
 
 

@@ -229,7 +229,7 @@ def compare_command(
 def central_command(
     *,
     population: commands.PopulationOption,
-    rounds: commands.RoundsOption,
+    rounds: Annotated[int, commands.NUMBERS["rounds"]._replace(hint="").option()],
     delta: commands.DeltaOption,
     noise_multiplier: Annotated[
         float,
@@ -239,7 +239,15 @@ def central_command(
             "strategies. Replaced vectors are two such norms apart, which is counted.",
         ),
     ],
-    cohort: commands.CohortOption = None,
+    cohort: Annotated[
+        float | None,
+        commands.NUMBERS["cohort"]
+        ._replace(
+            label="Clients that take part",
+            hint="The expected number under poisson; under full everybody's.",
+        )
+        .option(),
+    ] = None,
     sampling: Annotated[
         str,
         choice_option(
@@ -287,7 +295,9 @@ def central_command(
     }
     if not output.answered(as_json, values, warnings=output.delta_warnings(delta, population=population)):
         output.show(
-            f"[bold]{escape(output.interval(found))}[/] at δ = {delta:g} · {neighbours} · trusted server"
+            f"[bold]{escape(output.interval(found))}[/] at δ = {delta:g} · {neighbours} · trusted server\n"
+            f"n = {population:,} · k = {central.cohort:,.12g} ({sampling}) · "
+            f"noise multiplier = {noise_multiplier:g} · T = {rounds:,}"
         )
 
 

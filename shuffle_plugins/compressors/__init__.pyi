@@ -1,4 +1,3 @@
-from . import kernels as kernels
 from . import seeds as seeds
 from .cpu_kernels import compiled as compiled
 from .frames import KashinFrame as KashinFrame

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -33,10 +34,8 @@ class Database:
             missing = f"the folder {self.path.parent}" if create else f"the {self.WHAT} {self.path}"
             raise FileNotFoundError(f"{missing} does not exist")
         if create and not self.path.exists():
-            try:
-                os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600))
-            except OSError as error:
-                raise self.ERROR(f"{self.path} cannot be made: {error.strerror}") from error
+            with suppress(FileExistsError):  # another process was quicker
+                self.make(self.path)
         uri = f"{self.path.as_uri()}?mode=rw"
         with self._explained():
             # One process waits that long for another's transaction, which takes milliseconds.
@@ -47,22 +46,46 @@ class Database:
                 # bring a deleted journal back.
                 self._connection.execute("PRAGMA synchronous = EXTRA")
                 self._connection.execute("PRAGMA foreign_keys = ON")
-            self._identify(create=create)
+            self._identify()
         except BaseException:
             self._connection.close()
             raise
 
-    def _identify(self, *, create: bool) -> None:
-        with self.writing() if create else self.reading() as connection:
+    @classmethod
+    def make(cls, path: StrPath) -> None:
+        """Put an empty file of this kind at a path where there is none; FileExistsError if there is one.
+
+        It appears as a whole, so that a file without content is one that has lost it.
+        """
+        path = Path(path)
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        try:
+            os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
+                connection.execute("BEGIN")
+                for statement in cls.SCHEMA:
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA application_id = {cls.APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {VERSION}")
+                connection.execute("COMMIT")
+            os.link(draft, path)
+        except FileExistsError:
+            raise
+        except (OSError, sqlite3.Error) as error:
+            raise cls.ERROR(f"{path} cannot be made: {error}") from error
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def _identify(self) -> None:
+        with self.reading() as connection:
             (mark,) = connection.execute("PRAGMA application_id").fetchone()
             (version,) = connection.execute("PRAGMA user_version").fetchone()
-            (objects,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-            if (mark, version, objects) == (0, 0, 0) and create:
-                for statement in self.SCHEMA:
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA application_id = {self.APPLICATION_ID}")
-                connection.execute(f"PRAGMA user_version = {VERSION}")
-            elif mark != self.APPLICATION_ID:
+            if self.path.stat().st_size == 0:
+                raise self.ERROR(
+                    f"{self.path} is empty: the {self.WHAT} has lost what it held. Put a copy in its place; "
+                    "delete the file only if nothing was recorded in it"
+                )
+            if mark != self.APPLICATION_ID:
                 raise self.ERROR(f"{self.path} is not a {self.WHAT}; give another file")
             elif version != VERSION:
                 raise self.ERROR(

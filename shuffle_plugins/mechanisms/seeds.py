@@ -174,10 +174,16 @@ class SeedLaw:
         return InformationBound.of_blanket(local_epsilon=self.local_epsilon, information=told, mass=plain)
 
     @cached_property
-    def _table(self) -> tuple[Floats, Floats]:
-        """Inner products and their F, so fine that what lies between is linear to 1e-7."""
-        places = np.arange(-13.0, 13.0, 1e-4)
-        return places, self.share(places)
+    def _table(self) -> Floats:
+        return self.share(np.arange(-13.0, 13.0, 1e-4))
+
+    def _looked_up(self, along: Floats) -> Floats:
+        """F within 13 of zero, off a table so fine that what lies between is linear to 1e-7."""
+        place = (along + 13.0) * 1e4
+        before = place.astype(np.int64)
+        low = self._table.take(before)
+        found: Floats = low + (place - before) * (self._table.take(before + 1) - low)
+        return found
 
     def _instance(self, apart: float) -> Atoms:
         """Of x and x' at this angle, and z opposite the middle of the two, or x' itself in one dimension.
@@ -202,7 +208,7 @@ class SeedLaw:
         likely = []
         for angle in angles:
             along = np.add.outer(places * math.cos(angle), across * math.sin(angle))
-            found = np.interp(along, *self._table).reshape(*within.shape, *beside.shape)
+            found = self._looked_up(along).reshape(*within.shape, *beside.shape)
             likely.append(1 + gain * np.einsum("anbm,an,bm->ab", found, within, beside).ravel())
         masses = np.outer(mass, np.ones(1) if alone else mass).ravel()
         x, other, z = (each / (masses @ each) for each in likely)

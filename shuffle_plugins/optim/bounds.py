@@ -121,6 +121,7 @@ def accelerated(*, reach: float, smoothness: float, variance: float, steps: int)
 
     In expectation a step gives, with Γ_t = 2/(t(t + 1)) and as L_t − α_tβ ≥ s/t,
     (f(θ^ag_{t+1}) − f*)/Γ_t ≤ (f(θ^ag_t) − f*)/Γ_{t−1} + c/2·(‖θ_t − θ*‖² − ‖θ_{t+1} − θ*‖²) + t²σ²/(2s).
+    The paper's α₁ is 2/3, and its L_t is half of this: too little for the proof where there is no noise.
     """
     spread = variance * (2 * steps + 1) / 6
     best = math.sqrt(spread * steps * (steps + 1)) / reach

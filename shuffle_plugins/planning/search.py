@@ -21,7 +21,7 @@ from shuffle_plugins.accounting.calibrate import (
     LEAST_SEARCHED_LOCAL_EPSILON,
     normal_guess,
 )
-from shuffle_plugins.accounting.numerics.search import largest_within, zero_between
+from shuffle_plugins.accounting.numerics.search import largest_within
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.planning.errors import (
@@ -45,7 +45,6 @@ PRECISION = 2e-4  # relative, of the ε0 of a combination
 _COHORT_RATIO = math.sqrt(10)  # first grid of cohorts: n, n/√10, … n/1000
 _STEPS_RATIO = 10.0  # first grid of numbers of rounds
 _GUESSED = 2e-3  # relative precision of an error at a guessed ε0
-_NEARBY = 0.01  # in log ε0, where a slope is taken
 
 Cell = tuple[int, int]
 Progress = Callable[[int, int], None]
@@ -291,22 +290,19 @@ class _Search:
         )
         wanted = self._log_variance(near.mechanism, near.cohort, near.num_steps, math.log(near.local_epsilon))
         bottom, top = math.log(LEAST_SEARCHED_LOCAL_EPSILON), math.log(LARGEST_SEARCHED_LOCAL_EPSILON)
-
-        def excess(log_level: float) -> float:
-            return max(-1e3, self._log_variance(mechanism, cohort, num_steps, log_level) - wanted)
-
         x = min(math.log(near.local_epsilon), top)
-        low, high = x, x
-        while low > bottom and excess(low) > 0:
-            low = max(bottom, low - 1)
-        while high < top and excess(high) < 0:
-            high = min(top, high + 1)
-        if not math.isfinite(wanted) or not excess(low) < 0 < excess(high):
-            return math.exp(low if excess(low) >= 0 else high), None
-        x = zero_between(excess, low, high, xtol=PRECISION / 4)
-        slope = (excess(x + _NEARBY) - excess(x - _NEARBY)) / (4 * _NEARBY)  # ε is as the square root
-        if not 0.2 < slope < math.inf:
-            return math.exp(x), None
+        excess, slope = self._log_variance(mechanism, cohort, num_steps, x) - wanted, 2.0
+        for _ in range(8):  # secants: the variance's logarithm bends little
+            if not math.isfinite(excess) or not 0.4 < slope < math.inf:
+                return math.exp(x), None
+            moved = min(max(x - min(max(excess / slope, -1.0), 1.0), bottom), top)
+            if abs(moved - x) < _GUESSED / 10:
+                x = moved
+                break
+            left = self._log_variance(mechanism, cohort, num_steps, moved) - wanted
+            slope = (left - excess) / (moved - x)
+            x, excess = moved, left
+        slope /= 2  # ε is as the square root
         spare = math.log(asked.target_epsilon / near.epsilon.upper) if near.epsilon.upper > 0 else 0.0
         if spare < PRECISION * 50:
             x += spare / slope - PRECISION / 2

@@ -23,7 +23,7 @@ from shuffle_plugins.core.checks import Dim, Flag, Positive, Radius
 from shuffle_plugins.core.rows import checked_categories
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.draws import PoissonLaw, drawn_poisson
-from shuffle_plugins.protocols.lattices import Categories
+from shuffle_plugins.protocols.lattices import Categories, drawn_coordinates
 from shuffle_plugins.protocols.sums import HistogramProtocol, SummingProtocol
 from shuffle_plugins.randomness.sources import Randomness, secure
 from shuffle_plugins.shuffler import InMemoryShuffler, Shuffler
@@ -326,13 +326,7 @@ class DecoyVectorSum(DecoyCounts, PrivateSum):
 
     @override
     def _held(self, x: Any, randomness: Randomness) -> Tensor:
-        rows = self._rows(x)
-        dense = rows.dense().double().cpu()
-        reached = (dense.abs() if self.signed else dense.clamp(min=0)).cumsum(dim=1)
-        place = randomness.uniform((len(dense), 1)) * reached[:, -1:].clamp(min=self.radius)
-        column = torch.searchsorted(reached, place, right=True)
-        negative = dense.gather(1, column.clamp(max=self.dim - 1)) < 0
-        return torch.where(column < self.dim, column + self.dim * negative, -1).squeeze(1)
+        return drawn_coordinates(self._rows(x), radius=self.radius, signed=self.signed, randomness=randomness)
 
 
 def _rarely_more(mean: float, probability: float) -> int:

@@ -387,6 +387,25 @@ class OneNorm(_Ball):
         return total
 
 
+def drawn_coordinates(rows: Rows, *, radius: float, signed: bool, randomness: Randomness) -> Tensor:
+    r"""One coordinate j of each row, with probability \|x_j\|/radius: j, or dim + j if x_j < 0; −1 for none.
+
+    Int64 (rows,), on the CPU. Longer rows, in ℓ1, are scaled onto the ball. Without ``signed`` negative
+    numbers count as zeros.
+    """
+    drawn = torch.empty(rows.num_rows, dtype=torch.int64)
+    each = rows_at_once(rows.dim, device=drawn.device)
+    for start in range(0, rows.num_rows, each):
+        part = rows.narrow(start, min(start + each, rows.num_rows)).dense().double().cpu()
+        reached = (part.abs() if signed else part.clamp(min=0)).cumsum(dim=1)
+        place = randomness.uniform((len(part), 1)) * reached[:, -1:].clamp(min=radius)
+        column = torch.searchsorted(reached, place, right=True)
+        negative = part.gather(1, column.clamp(max=rows.dim - 1)) < 0
+        found = torch.where(column < rows.dim, column + rows.dim * negative, -1)
+        drawn[start : start + each] = found.squeeze(1)
+    return drawn
+
+
 @dataclass(frozen=True, kw_only=True)
 class FixedPoint(_Ball):
     """Vectors in an ℓ2 ball, rounded without bias to multiples of radius/levels, to a bounded length."""

@@ -22,6 +22,7 @@ from shuffle_plugins.core.checks import Count, Dim, Radius, in_range, one_of
 from shuffle_plugins.core.rows import checked_categories, rows_at_once
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.draws import DRAWN_DISTANCE, drawn_binomials
+from shuffle_plugins.protocols.lattices import drawn_coordinates
 from shuffle_plugins.protocols.sums import CountSum, HistogramProtocol, check_bits, unreachable
 from shuffle_plugins.randomness.chacha import WHOLE
 from shuffle_plugins.randomness.sources import Randomness, secure
@@ -349,19 +350,8 @@ class UnaryL1Sum(UnaryCounts, PrivateSum):
 
     @override
     def _held(self, x: Tensor | Rows, randomness: Randomness) -> Tensor:
-        rows = self._rows(x)
-        held = torch.empty(rows.num_rows, 1, dtype=torch.int64)
-        step = rows_at_once(self.dim, device=held.device)
-        for start in range(0, rows.num_rows, step):
-            part = rows.narrow(start, min(start + step, rows.num_rows)).dense().double().cpu()
-            reached = part.abs().cumsum(dim=1)
-            length = reached[:, -1:].clamp(min=self.radius)
-            place = randomness.uniform((len(part), 1)) * length
-            column = torch.searchsorted(reached, place, right=True)
-            chosen = column.clamp(max=self.dim - 1)
-            negative = part.gather(1, chosen) < 0
-            held[start : start + step] = torch.where(column < self.dim, chosen + self.dim * negative, -1)
-        return held
+        held = drawn_coordinates(self._rows(x), radius=self.radius, signed=True, randomness=randomness)
+        return held.unsqueeze(1)
 
 
 def _thresholds_of(bit_epsilon: float, encoding: BitEncoding) -> tuple[int, int]:

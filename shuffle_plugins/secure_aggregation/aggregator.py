@@ -261,6 +261,7 @@ class Aggregator(BatchService):
 
         BatchRefused (NOT_IN_SERIES) if the round's window is not the next one of its series.
         """
+        _refuse_proofs(terms)
         self._check_window(terms)
         rejected: dict[int, Refusal] = {}
         for _ in self._opened(sealed, terms=terms, rejected=rejected, size=SEED_BYTES):
@@ -282,6 +283,7 @@ class Aggregator(BatchService):
             BatchRefused: REPLAYED for a spent round; UNDER_MINIMUM for too few good envelopes; NOT_AGREED for
                 a bad envelope with ``exact``; NOT_IN_SERIES for a window that is not the next one.
         """
+        _refuse_proofs(terms)
         required = self._required(terms, minimum)
         self.spent.spend(terms.context.token)
         expansion, rejected, added = Expansion(terms.layout), dict[int, Refusal](), 0
@@ -344,6 +346,7 @@ class Aggregator(BatchService):
 
 # -- verified sums -----------------------------------------------------------------------------------------
 
+_VERIFIED = b"shuffle-plugins/1 verified sum, checked"
 _Client = TypeVar("_Client", bound=Hashable)
 
 
@@ -440,6 +443,11 @@ class Answers:
     rejected: Mapping[int, Refusal] = field(default_factory=dict)
 
 
+def _refuse_proofs(terms: SumTerms) -> None:
+    if isinstance(terms, VerifiedTerms):
+        raise ShuffleError("the clients of this round prove their counts: call verify, then add_verified")
+
+
 class VerifyingAggregator(Aggregator):
     """An aggregator that checks range proofs, too: it answers once about a round, then gives out one sum."""
 
@@ -458,6 +466,7 @@ class VerifyingAggregator(Aggregator):
         """
         self._check_window(terms)
         self.spent.spend(terms.context.token)
+        self.spent.spend(_further_token(_VERIFIED, terms.digest()))
         answers, rejected = dict[int, bytes](), dict[int, Refusal]()
         for position, secret in self._opened(sealed, terms=terms, rejected=rejected, size=terms.secret_bytes):
             try:
@@ -481,7 +490,10 @@ class VerifyingAggregator(Aggregator):
             BatchRefused: REPLAYED if a sum of this round was asked for before; UNDER_MINIMUM for too few
                 clients; NOT_AGREED if an envelope is not good, or a proof does not hold; NOT_IN_SERIES for a
                 window that is not the next one.
+            ShuffleError: if :meth:`verify` has not answered about a round of these terms.
         """
+        if _further_token(_VERIFIED, terms.digest()) not in self.spent:
+            raise ShuffleError("this aggregator has checked no proof of the round: call verify first")
         self.spent.spend(_further_token(b"shuffle-plugins/1 verified sum, added up", terms.context.token))
         pairs, rejected = list(decided), dict[int, Refusal]()
         messages = [message for _, message in pairs]

@@ -8,7 +8,7 @@
 
 HPKE is RFC 9180 in base mode with X25519, HKDF-SHA256 and AES-128-GCM. All layers and signatures are bound to
 the round, the analyzer's key and all mixers, so that an envelope opens only if its client was told the same
-about them. docs/guides/shuffling.md says who can learn what, and why there are marks.
+about them. docs/guides/shuffling.md says who can learn what, docs/proofs/shared-sums.md why there are marks.
 """
 
 from __future__ import annotations

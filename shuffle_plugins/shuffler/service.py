@@ -7,7 +7,6 @@ that an answer cannot be passed off as the answer to another question. Different
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
@@ -82,7 +81,7 @@ class SpentTokens:
     def create(cls, path: StrPath, *, public_key: bytes) -> SpentTokens:
         """Make the file of a new mixer key, at a path where there is none, readable by its owner alone."""
         check_key(public_key)
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        _StateFile.make(path)
         with _StateFile(path) as file, file.writing() as connection:
             connection.execute("INSERT INTO owner VALUES (?)", (public_key,))
         return cls(path, public_key=public_key)

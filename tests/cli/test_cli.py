@@ -464,6 +464,12 @@ def test_a_central_run_has_its_relation_and_its_noise_over_the_clipping_norm(run
     code, out, err = run(*asked, "2", "--neighbours", "add-or-remove-one")
     assert (code, out) == (2, "")
     assert "poisson" in err
+    code, out, _ = run(*asked, "2")
+    assert code == 0
+    assert "n = 1,000 · k = 100 (without-replacement) · noise multiplier = 2 · T = 100" in out
+    _, told, _ = run("central", "--help")
+    for refused in ("epoch", "check-in", "single-pass", "shuffled"):
+        assert refused not in told
 
 
 def test_groups_of_clients_get_an_epsilon_each(run: CommandLine) -> None:

@@ -113,6 +113,18 @@ def the_script_again(make: Any, **given: Any) -> Any:
     return make(**{"randomizer": "privunit", "max_grad_norm": 1.0} | rest | given)
 
 
+@reads("docs/guides/transformers.md", slow=True)
+def hugging_face() -> Told:
+    names: Names = {}
+    printed = yield names
+    assert 7.5 < names["metrics"]["epsilon"] <= 8.0
+    assert len(names["trainer"].engine.accountant) == 8
+    assert "8 × a sum with coins" in printed
+    assert len(names["engine"].accountant) == names["EPOCHS"] * len(names["loader"])
+    assert names["engine"].get_epsilon(1e-5) <= names["TARGET_EPSILON"]
+    assert math.isfinite(names["loss"].item())
+
+
 @reads(OPACUS, "Opacus: what changes, what is refused, how to choose")
 def opacus() -> Told:
     names = a_script() | {"rest_of_code": an_epoch}
@@ -154,22 +166,6 @@ def opacus_schedules() -> Told:
     assert names["optimizer"].local_epsilon == pytest.approx(2.2)
 
 
-@reads(
-    OPACUS,
-    "Two recipes",
-    slow=True,
-    instead={"batch_size=6_000": "batch_size=100", "num_steps=200": "num_steps=80", "range(20)": "range(8)"},
-)
-def opacus_recipe() -> Told:
-    """Of fewer images; tests/opacus_shuffle/test_opacus_page.py holds the numbers."""
-    sys.path.insert(0, str(ROOT / "examples"))
-    names = {"images": torch.rand(1_000, 1, 28, 28), "labels": torch.arange(1_000) % 10}
-    printed = yield names
-    sys.path.remove(str(ROOT / "examples"))
-    assert printed.startswith("privunit with local_epsilon=")
-    assert len(names["engine"].accountant) == 80
-
-
 def _quick_start(page: str, printed: str, learned: str) -> str:
     """Every accuracy is near the least that the page says; each run differs. Gives the page."""
     text = (ROOT / page).read_text(encoding="utf-8")
@@ -180,6 +176,16 @@ def _quick_start(page: str, printed: str, learned: str) -> str:
     assert shares
     assert all(share > bound - 15 for share, bound in zip(shares, least, strict=True))
     return text
+
+
+@reads("docs/README.md", slow=True)
+def front_page() -> Told:
+    names: Names = {}
+    printed = yield names
+    assert printed.startswith("ε ∈ [")
+    assert names["engine"].get_epsilon_interval(1e-5).upper <= 3
+    right = names["model"](names["digits"].tensors[0]).argmax(dim=1) == names["digits"].tensors[1]
+    assert right.float().mean() > 0.8
 
 
 @reads("docs/start/opacus.md", slow=True)
@@ -302,23 +308,8 @@ def flower_records() -> Told:
     assert result.train_metrics_clientapp[1]["reports"] == 8
 
 
-def clients_of_two_kinds() -> Names:
-    """A grid of ten clients, half of which allow ε0 = 4 and half less, and the model that is trained."""
-
-    def limits(context: Context) -> dict[str, Any]:
-        loud = int(context.node_config["partition-id"]) % 2
-        return {"shuffle-max-local-epsilon": 1.0 + 3 * loud, "shuffle-max-rounds": 10}
-
-    app = an_app(ClientApp(mods=[ShuffleMod(node_config=limits)]))
-    return {"grid": InProcessGrid(app, num_nodes=10), "initial": a_model()}
-
-
-has(GROUPS, "In Flower", clients_of_two_kinds)
-has(
-    GROUPS,
-    "In Opacus",
-    lambda: a_script() | {"consents": [1.0, 1.0, 1.0, 4.0] * 100, "loss": nn.functional.cross_entropy},
-)
+has(GROUPS, "In Flower")
+has(GROUPS, "In Opacus")
 
 
 def a_ledger() -> Names:

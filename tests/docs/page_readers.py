@@ -100,7 +100,7 @@ def protocols() -> Told:
     names: Names = {}
     yield names
     assert f"{names['protocol'].messages_per_client / 1e6:.1f} million bits" in page("protocols.md")
-    assert f"{names['protocol'].bits_per_report / 8:.0f}\nbytes" in page("protocols.md")
+    assert f"it is {names['protocol'].bits_per_report / 8:.0f} bytes" in page("protocols.md")
 
 
 def a_servers_ledger() -> None:

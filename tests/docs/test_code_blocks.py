@@ -53,8 +53,7 @@ RUN_BY = {
     ("docs/guides/flower.md", "RANDOMIZER"): (
         "tests/examples/test_flower_untuned.py::test_the_printed_program_trains_within_the_target"
     ),
-    ("docs/guides/opacus.md", "import lightning"): f"{RECIPES}::test_lightning",
-    ("docs/guides/opacus.md", "BertConfig"): f"{RECIPES}::test_transformers",
+    ("docs/guides/lightning.md", "import lightning"): f"{RECIPES}::test_lightning",
     ("docs/guides/opacus.md", "engine.load_checkpoint"): (
         "tests/opacus_shuffle/test_opacus_page.py::test_the_page_on_resuming_does_what_it_says"
     ),
@@ -73,6 +72,7 @@ RUN_BY = {
 INSTALLS = "installs packages; CI does so with the README's commands"
 MNIST = "takes from minutes to hours and data that are not in the repository; tests/examples runs parts of it"
 NOT_RUN = {
+    ("docs/README.md", "python3 -m venv"): INSTALLS,
     ("docs/start/flower.md", "python3 -m venv"): INSTALLS,
     ("docs/start/opacus.md", "python3 -m venv"): INSTALLS,
     ("docs/guides/flower.md", "pip install"): INSTALLS,
@@ -89,6 +89,12 @@ NOT_RUN = {
     (APP, "export FLWR"): "sets a variable for the commands below it",
     (APP, "pgrep"): "ends processes of whoever reads the page",
     ("examples/flower-adaped/README.md", "export FLWR"): "sets a variable for the commands below it",
+    ("examples/flower-lora/README.md", "export FLWR"): "sets a variable for the commands below it",
+    ("examples/flower-lora/README.md", "num-supernodes=300"): "needs a package that CI does not install",
+    (
+        "examples/flower-lora/README.md",
+        "PeftModel",
+    ): "needs the adapter of that command; test_lora_app.py loads one",
 }
 """By page and words that are in one block of it alone: why nothing runs this block."""
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from code_blocks import PAGES, ROOT
 
-from shuffle_plugins import __version__
+from shuffle_plugins import __version__, accounting
 from shuffle_plugins.mechanisms import available, summary
 
 LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
@@ -101,6 +101,14 @@ def test_every_face_is_on_a_page_of_the_reference() -> None:
     packages = [*ROOT.glob("shuffle_plugins/*/__init__.pyi"), *ROOT.glob("integrations/*/__init__.pyi")]
     faces = {".".join(stub.parent.relative_to(ROOT).parts).removeprefix("integrations.") for stub in packages}
     assert faces - documented == {"shuffle_plugins.cli"}
+
+
+def test_every_name_of_accounting_is_on_one_of_its_pages() -> None:
+    pages = {page.stem: page.read_text() for page in ROOT.glob("docs/api/accounting-*.md")}
+    named = re.findall(r"^\.\. auto(?:class|function|data):: (\w+)$", "".join(pages.values()), re.MULTILINE)
+    left = (ROOT / "docs/api/accounting.md").read_text().partition(":exclude-members:")[2]
+    assert len(named) == len(set(named)) > 30
+    assert set(re.findall(r"\w+", left)) == set(named) <= set(accounting.__all__)
 
 
 def test_every_registered_mechanism_is_on_the_page_of_mechanisms() -> None:

@@ -13,7 +13,12 @@ tables = script("docs/tables.py")
 TABLES, SENTENCES = tables.tables(), tables.sentences()
 
 
-@pytest.mark.parametrize("page", TABLES)
+PLANS = "docs/start/fit.md"  # plans six runs
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.slow] * (page == PLANS)) for page in TABLES]
+)
 def test_the_tables_are_those_of_the_results(page: str) -> None:
     """If this fails, run ``python docs/tables.py``."""
     text = (ROOT / page).read_text(encoding="utf-8")

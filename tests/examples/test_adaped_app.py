@@ -12,36 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import Context, Message, RecordDict
-from flwr_shuffle import InProcessGrid
+from flwr.app import Context, RecordDict
+from recorded_grid import RecordedGrid, contents
 
 FOLDER = Path(__file__).parents[2] / "examples" / "flower-adaped"
 CLIENTS = 6
-
-
-class Recorded(InProcessGrid):
-    """Keeps every message of both directions."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.sent: list[Message] = []
-        self.replies: list[Message] = []
-
-    def send_and_receive(self, messages, *, timeout=None):
-        asked = list(messages)
-        replies = super().send_and_receive(asked, timeout=timeout)
-        self.sent += asked
-        self.replies += replies
-        return replies
-
-    def push_messages(self, messages):
-        self.sent += (asked := list(messages))
-        return super().push_messages(asked)
-
-    def pull_messages(self, message_ids):
-        replies = super().pull_messages(message_ids)
-        self.replies += replies
-        return replies
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +36,8 @@ def config() -> dict[str, Any]:
     return written | {"population": CLIENTS, "num-server-rounds": 2, "local-steps": 3}
 
 
-def grid_of(apps, config, **kwargs) -> Recorded:
-    return Recorded(apps[0].app, num_nodes=CLIENTS, run_config=config, **kwargs)
+def grid_of(apps, config, **kwargs) -> RecordedGrid:
+    return RecordedGrid(apps[0].app, num_nodes=CLIENTS, run_config=config, **kwargs)
 
 
 def serve(apps, grid, config) -> None:
@@ -71,11 +46,6 @@ def serve(apps, grid, config) -> None:
 
 def kept(apps, grid) -> list[dict[str, torch.Tensor]]:
     return [apps[0].personal_model(grid.context(node)) for node in grid.get_node_ids()]
-
-
-def contents(part: Any) -> bytes:
-    """All bytes of a message, of its records and of their arrays."""
-    return part.deflate() + b"".join(contents(child) for child in (part.children or {}).values())
 
 
 def test_clients_learn_models_of_their_own_and_epsilon_is_kept(apps, config, capsys):
@@ -197,7 +167,7 @@ def test_no_server_destroys_a_personal_model(apps, config):
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return (FOLDER.parents[1] / "docs" / "guides" / "personalized.md").read_text()
+    return (FOLDER.parents[1] / "docs" / "reference" / "benchmarks.md").read_text()
 
 
 def test_the_page_shows_the_table_of_the_committed_results(page):

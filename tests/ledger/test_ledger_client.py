@@ -106,7 +106,8 @@ def test_a_token_is_charged_once(path: Path) -> None:
 def test_a_ledger_is_for_its_owner_alone(tmp_path: Path) -> None:
     ClientLedger(tmp_path / "client").close()
     BudgetLedger(tmp_path / "budget", model="m").close()
-    (tmp_path / "there").touch(mode=0o640)  # as its owner wanted it
+    ClientLedger(tmp_path / "there").close()
+    (tmp_path / "there").chmod(0o640)  # as its owner wants it
     ClientLedger(tmp_path / "there").close()
     modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
     assert modes == {"client": 0o600, "budget": 0o600, "there": 0o640}

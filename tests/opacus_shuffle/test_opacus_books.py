@@ -258,6 +258,47 @@ def test_a_model_that_another_engine_took_over_is_trained_by_that_one_only(
     assert train(module, *taken) == len(second.accountant) - rounds == 5
 
 
+@pytest.mark.parametrize("whole_first", [True, False])
+def test_engines_on_a_model_and_on_a_part_of_it_are_seen(
+    dataset: Any, make_model: Any, train: Any, step: Any, whole_first: bool
+) -> None:
+    """The engine of the whole model trains its last layer only, and the other one the first."""
+    model, plain = make_model(), DataLoader(dataset, batch_size=8)
+
+    def of_the_whole(engine: PrivacyEngine) -> Any:
+        head = torch.optim.SGD(model[2].parameters(), lr=0.1)
+        return private(engine, model, plain, optimizer=head)
+
+    def of_a_part(engine: PrivacyEngine) -> Any:
+        return private(engine, model[0], plain)
+
+    first, then = (of_the_whole, of_a_part) if whole_first else (of_a_part, of_the_whole)
+    engine = PrivacyEngine()
+    module, optimizer, loader = first(engine)
+    x, y = next(iter(loader))
+    backward_through = model if whole_first else module
+    optimizer.zero_grad()
+    cross_entropy(backward_through(x), y).backward()
+    optimizer.step()
+    module.remove_hooks()
+    with pytest.raises(ShufflePrivacyError, match=r"1 rounds .* engine\.accountant = "):
+        then(PrivacyEngine())
+    shared = PrivacyEngine()
+    shared.accountant = engine.accountant
+    then(shared)
+
+
+def test_an_engine_taken_over_in_part_steps_no_more(dataset: Any, make_model: Any, step: Any) -> None:
+    model, plain = make_model(), DataLoader(dataset, batch_size=8)
+    head = torch.optim.SGD(model[2].parameters(), lr=0.1)
+    module, optimizer, loader = private(PrivacyEngine(), model, plain, optimizer=head)
+    module.remove_hooks()
+    private(PrivacyEngine(), model[0], plain)[0].remove_hooks()
+    module.add_hooks()
+    with pytest.raises(ShufflePrivacyError, match="another engine has made this model private"):
+        step(module, optimizer, next(iter(loader)))
+
+
 def test_an_engine_for_every_federated_round_shares_one_accountant(
     dataset: Any, make_model: Any, train: Any
 ) -> None:
@@ -298,40 +339,45 @@ def test_opacus_own_engine_refuses_the_accountant_before_training(
 # ---- saved states ------------------------------------------------------------------------------------------
 
 
-def test_an_optimizer_state_of_more_rounds_than_the_books_hold_marks_them(
+def test_the_state_of_an_optimizer_brings_its_history(
     make_private: Any, train: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine, module, optimizer, loader = make_private(randomness=None)
     train(module, optimizer, loader)
-    weights, state = module.state_dict(), optimizer.state_dict()
+    weights = module.state_dict()
+    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+    state = torch.load(tmp_path / "optimizer.pt", weights_only=True)
     torch.optim.SGD(module.parameters(), lr=0.1).load_state_dict(state)  # a plain one takes it
 
     second, module, optimizer, loader = make_private(randomness=None)
     module.load_state_dict(weights)
-    with pytest.warns(UserWarning, match=r"5 rounds .* leaves them out.*load_checkpoint"):
-        optimizer.load_state_dict(state)
+    optimizer.load_state_dict(state)
+    assert second.accountant.history == engine.accountant.history
     train(module, optimizer, loader)
-    optimizer.load_state_dict(optimizer.state_dict())  # warns no second time
-    assert "5 rounds of an earlier run" in second.statement().warnings[0]
+    assert len(second.accountant) == 10
+    optimizer.load_state_dict(state)  # whose rounds the books have
+    assert len(second.accountant) == 10
+    assert any("taken over from a checkpoint" in warning for warning in second.statement().warnings)
     path = tmp_path / "checkpoint.pt"
     second.save_checkpoint(path=path, module=module, optimizer=optimizer)
     assert cli.main(["statement", str(path), "--delta", "1e-5", "--json"]) == 0
-    assert "5 rounds of an earlier run" in json.loads(capsys.readouterr().out)["warnings"][0]
-
+    assert "taken over from a checkpoint" in json.loads(capsys.readouterr().out)["warnings"][0]
     third, module, optimizer, _ = make_private(randomness=None)
     third.load_checkpoint(path=path, module=module, optimizer=optimizer)
-    assert any("5 rounds of an earlier run" in warning for warning in third.statement().warnings)
-    third, module, optimizer, _ = make_private(randomness=None)
-    with pytest.warns(UserWarning, match="10 rounds"):
-        optimizer.load_state_dict(torch.load(path, weights_only=True)["optimizer_state_dict"])
+    assert len(third.accountant) == 10
 
-    late, _, optimizer, _ = make_private(randomness=None)
-    with pytest.warns(UserWarning, match="5 rounds"):
-        optimizer.load_state_dict(state)
-    late.accountant.load_state_dict(engine.accountant.state_dict())
-    assert late.statement().warnings == ()
-    with pytest.raises(ValueError, match="privacy_rounds"):
-        optimizer.load_state_dict({**state, "privacy_rounds": -1})
+
+def test_the_state_of_an_optimizer_that_lacks_rounds_is_refused(make_private: Any, train: Any) -> None:
+    _, module, optimizer, loader = make_private(randomness=None)
+    train(module, optimizer, loader)
+    state = optimizer.state_dict()
+    other, module, others, loader = make_private(randomness=None, local_epsilon=1.0)
+    train(module, others, loader)
+    with pytest.raises(ShufflePrivacyError, match="that the saved history does not hold"):
+        others.load_state_dict(state)
+    assert len(other.accountant) == 5
+    with pytest.raises(ShufflePrivacyError, match="rounds of 2 accountants, and 1 are attached"):
+        others.load_state_dict({**state, "privacy_accountants": state["privacy_accountants"] * 2})
 
 
 # ---- progress ----------------------------------------------------------------------------------------------

@@ -617,3 +617,39 @@ def test_copies_of_an_optimizer_are_refused_and_harm_no_other(make_private: Any,
         nn.functional.cross_entropy(module(x), y).backward()
         optimizer.step()
     assert len(engine.accountant) == len(loader)
+
+
+@pytest.mark.parametrize("sampling", ["without-replacement", "poisson", "epoch"])
+def test_a_last_batch_that_no_step_followed_is_in_every_number(
+    make_private: Any, step: Any, sampling: str, tmp_path: Any
+) -> None:
+    """``if not isfinite(loss): break`` may be the last line of a script."""
+    engine, module, optimizer, loader = make_private(sampling=sampling)
+    for number, (x, y) in enumerate(loader):
+        if number == 2:
+            module(x)
+            break
+        step(module, optimizer, (x, y))
+    recorded = len(engine.accountant)
+    told = engine.get_epsilon(1e-5), engine.get_epsilon_interval(1e-5).upper
+    stated = engine.statement(delta=1e-5).rounds
+    engine.save_checkpoint(path=tmp_path / "run.pt", module=module, optimizer=optimizer)
+    next(iter(loader))
+    assert len(engine.accountant) == recorded + (sampling != "epoch")  # which the first step had paid for
+    assert {*told} == {engine.get_epsilon(1e-5)}
+    assert stated == engine.statement(delta=1e-5).rounds
+    later, again, resumed, _ = make_private(sampling=sampling)
+    later.load_checkpoint(path=tmp_path / "run.pt", module=again, optimizer=resumed)
+    assert later.accountant.history == engine.accountant.history
+
+
+def test_a_number_asked_for_within_a_step_costs_nothing(make_private: Any) -> None:
+    engine, module, optimizer, loader = make_private()
+    for number, (x, y) in enumerate(loader, start=1):
+        before = engine.get_epsilon(1e-5)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(x), y).backward()
+        assert engine.get_epsilon(1e-5) > before
+        optimizer.step()
+        assert len(engine.accountant) == number
+        assert engine.get_epsilon(1e-5) == engine.accountant.core.epsilon(1e-5).upper

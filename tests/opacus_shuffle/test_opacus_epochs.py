@@ -176,6 +176,25 @@ def test_the_randomizer_stays_the_same_within_an_epoch(make_private: Any, step: 
     assert [(each.local_epsilon, steps) for each, steps in history] == [(1.5, 1), (1.0, 1)]
 
 
+@pytest.mark.parametrize("steps", [0, 1])
+def test_after_a_broken_off_epoch_another_randomizer_trains_the_next(
+    make_private: Any, step: Any, train: Any, steps: int
+) -> None:
+    """Skip a batch, break, change ε0: the refusal advises a new iteration, and that must help."""
+    engine, module, optimizer, loader = make_private(sampling="epoch")
+    batches = iter(loader)
+    for _ in range(steps):
+        step(module, optimizer, next(batches))
+    module(next(batches)[0])
+    optimizer.local_epsilon = 1.0
+    if steps:
+        with pytest.raises(ShufflePrivacyError, match="begin a new iteration"):
+            step(module, optimizer, next(batches))
+    train(module, optimizer, loader)
+    history = engine.accountant.core.history
+    assert [(each.local_epsilon, steps) for each, steps in history] == [(2.0, 1), (1.0, 1)]
+
+
 def test_a_resumed_run_begins_a_new_epoch(make_private: Any, step: Any, tmp_path: Any) -> None:
     engine, module, optimizer, loader = make_private(sampling="epoch")
     for batch in itertools.islice(loader, 2):

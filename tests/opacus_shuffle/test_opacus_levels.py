@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from opacus_shuffle import PrivacyEngine, ShufflePrivacyError
+from opacus_shuffle import Delivery, PrivacyEngine, ShufflePrivacyError
 from opacus_shuffle.loaders import wrap_data_loader
 from opacus_transparent import Transparent
 from torch import Tensor, nn
@@ -32,14 +32,13 @@ class Noted(Transparent):
         return rows.sum(dim=0)
 
 
-@pytest.mark.parametrize("most", [None, 3])
-def test_every_record_is_randomised_at_its_own_level(most: int | None) -> None:
-    """Gradients that are the records themselves; batches whole, and cut into smaller ones."""
+@pytest.fixture
+def noted() -> Any:
+    """A model whose gradients are the records, 1 to 40 hundredths, and what makes it private."""
     Noted.rows.clear()
     x = torch.arange(1.0, 41.0)[:, None].expand(40, 6) / 100
     model = nn.Linear(6, 1, bias=False)
-    engine = PrivacyEngine()
-    module, optimizer, loader = engine.make_private(
+    return PrivacyEngine().make_private(
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
         data_loader=DataLoader(TensorDataset(x), batch_size=8),
@@ -47,40 +46,84 @@ def test_every_record_is_randomised_at_its_own_level(most: int | None) -> None:
         max_grad_norm=10.0,
         sampling="poisson",
         loss_reduction="sum",
-        levels=LEVELS,
+        local_epsilon=LEVELS,
         randomness=SeededRandomness(3),
     )
+
+
+def backward(module: nn.Module, optimizer: Any, rows: Tensor) -> None:
+    optimizer.zero_grad()
+    module(rows).sum().backward()
+
+
+@pytest.mark.parametrize("most", [None, 3])
+def test_every_record_is_randomised_at_its_own_level_in_any_order(noted: Any, most: int | None) -> None:
+    """Whatever a script does with the order of a batch's rows; batches whole, and cut into smaller ones."""
+    module, optimizer, loader = noted
     batches = (
         loader
         if most is None
         else wrap_data_loader(data_loader=loader, max_batch_size=most, optimizer=optimizer)
     )
-    delivered = 0
+    (weight,) = module.parameters()
+    before, delivered = weight.detach().clone(), []
     for (batch,) in batches:
-        optimizer.zero_grad()
-        before = model.weight.detach().clone()
-        module(batch).sum().backward()
+        delivered.append(batch[torch.randperm(len(batch))])
+        backward(module, optimizer, delivered[-1].clone())
         optimizer.step()
-        delivered += len(batch)
-        if most is None:
-            assert torch.allclose(before - model.weight.detach(), batch.sum(dim=0)[None], atol=1e-5)
-    assert delivered == sum(len(rows) for _, rows in Noted.rows) > 20
+    every = torch.cat(delivered)
+    assert len(every) == sum(len(rows) for _, rows in Noted.rows) > 20
+    assert torch.allclose(before - weight.detach(), every.sum(dim=0)[None], atol=1e-4)
     for level, rows in Noted.rows:
         for number in (100 * rows[:, 0]).round().int().tolist():
             assert LEVELS[number - 1] == level
 
 
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        lambda now, before: now[:-1],
+        lambda now, before: torch.cat([before, now]),
+        lambda now, before: torch.cat([now, now]),
+    ],
+    ids=["filtered", "put together with the level before", "doubled"],
+)
+def test_rows_that_are_not_those_of_one_level_are_refused(noted: Any, chosen: Any) -> None:
+    module, optimizer, loader = noted
+    (weight,) = module.parameters()
+    start, before = weight.detach().clone(), None
+    for (batch,) in loader:
+        if before is not None:
+            backward(module, optimizer, chosen(batch.clone(), before.clone()))
+            with pytest.raises(ShufflePrivacyError):
+                optimizer.step()
+            break
+        backward(module, optimizer, batch)
+        optimizer.step()
+        before = batch
+    assert torch.equal(weight, start)
+
+
+def test_a_batch_announced_by_hand_says_its_level(noted: Any) -> None:
+    module, optimizer, loader = noted
+    next(iter(loader))
+    for delivery in (Delivery(rows=2), Delivery(rows=2, level=2.0)):
+        optimizer.expect_batch(delivery)
+        backward(module, optimizer, torch.ones(2, 6))
+        with pytest.raises(ShufflePrivacyError, match="several cannot be told apart"):
+            optimizer.step()
+
+
 def test_each_level_is_charged_for_its_own_records_alone(make_private: Any, train: Any) -> None:
-    engine, module, optimizer, loader = make_private(
-        local_epsilon=None, sampling="poisson", levels=torch.tensor(LEVELS)
-    )
-    steps = train(module, optimizer, loader)
+    engine, module, optimizer, loader = make_private(local_epsilon=torch.tensor(LEVELS), sampling="poisson")
+    assert len(loader) == 2 * 5
+    train(module, optimizer, loader)
     assert isinstance(optimizer.round, LabelledRound)
     found = {}
     for level, count in ((1.0, 30), (4.0, 10)):
         mechanism = registry.get("linf-coordinate", local_epsilon=level, dim=optimizer.num_parameters)
         alone = ShuffleAccountant(method="rdp")
-        alone.step(mechanism.round(population=count, cohort=count / 5, sampling="poisson"), num_steps=steps)
+        alone.step(mechanism.round(population=count, cohort=count / 5, sampling="poisson"), num_steps=5)
         found[level] = alone.epsilon(DELTA).upper
         assert engine.get_epsilon_interval(DELTA, level=level).upper == found[level]
     assert engine.get_epsilon(DELTA) >= 0.99 * max(found.values())
@@ -91,7 +134,7 @@ def test_each_level_is_charged_for_its_own_records_alone(make_private: Any, trai
 
 
 def test_a_checkpoint_keeps_what_every_level_has_spent(make_private: Any, train: Any, tmp_path: Any) -> None:
-    asked = {"local_epsilon": None, "sampling": "poisson", "levels": LEVELS}
+    asked = {"local_epsilon": LEVELS, "sampling": "poisson"}
     engine, module, optimizer, loader = make_private(**asked)
     train(module, optimizer, loader)
     engine.save_checkpoint(path=tmp_path / "run.pt", module=module, optimizer=optimizer)
@@ -106,24 +149,23 @@ def test_a_checkpoint_keeps_what_every_level_has_spent(make_private: Any, train:
 @pytest.mark.parametrize(
     ("changes", "refusal"),
     [
-        ({"levels": LEVELS[1:]}, "one number for each of the 40 records"),
-        ({"levels": [0.0] * 40}, "levels"),
+        ({"local_epsilon": LEVELS[1:]}, "one for each of the 40 records"),
+        ({"local_epsilon": [0.0] * 40}, "local_epsilon"),
         ({"sampling": "without-replacement"}, "sampling='poisson'"),
-        ({"local_epsilon": 1.0}, "leave it out"),
-        ({"clipping": "adaptive"}, "not for levels"),
+        ({"clipping": "adaptive"}, "not for one of each record"),
         ({"randomizer": "vector-sum", "noise_multiplier": 1.0}, "local_epsilon"),
     ],
 )
 def test_what_levels_do_not_go_with_is_refused(
     make_private: Any, changes: dict[str, Any], refusal: str
 ) -> None:
-    asked = {"local_epsilon": None, "sampling": "poisson", "levels": LEVELS} | changes
+    asked = {"local_epsilon": LEVELS, "sampling": "poisson"} | changes
     with pytest.raises((ShufflePrivacyError, TypeError), match=refusal):
         make_private(**asked)
 
 
 def test_a_level_cannot_be_changed_in_between(make_private: Any) -> None:
-    _, _, optimizer, _ = make_private(local_epsilon=None, sampling="poisson", levels=LEVELS)
+    _, _, optimizer, _ = make_private(local_epsilon=LEVELS, sampling="poisson")
     with pytest.raises(ShufflePrivacyError, match="each record's own"):
         optimizer.local_epsilon = 2.0
     optimizer.max_grad_norm = 0.5  # of all levels

@@ -172,6 +172,26 @@ def test_other_data_reports_and_numbers_of_clients_are_refused(
             call(foreign)
 
 
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        HistogramSum(categories=5, levels=4, coins=6, **HELD),
+        LaplaceHistogram(categories=5, noise_epsilon=1.0, **HELD),
+        LaplaceHistogram(categories=5, noise_epsilon=1.0, honest_fraction=0.25, **HELD),
+    ],
+)
+def test_intervals_hold_as_often_as_they_say(protocol: Any) -> None:
+    data, truth, trials = torch.tensor([0] * 25 + [3] * 15), torch.tensor([25, 0, 0, 15, 0]) / 40, 600
+    covered, within, reach = 0, 0, protocol.largest_error(confidence=0.9)
+    for seed in range(trials):
+        histogram = protocol.randomize_histogram(data, randomness=SeededRandomness(seed))
+        intervals = protocol.intervals(histogram, confidence=0.9)
+        covered += int(((intervals.lower <= truth) & (truth <= intervals.upper)).sum())
+        within += float((histogram.frequencies - truth).abs().max()) <= reach
+    assert covered / (5 * trials) > 0.88
+    assert within / trials > 0.86
+
+
 CALIBRATED: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (VectorSum.calibrated, {"dim": 20}),
     (ScalarSum.calibrated, {}),

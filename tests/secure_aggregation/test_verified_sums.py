@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from shuffle_plugins.secure_aggregation import (
 from shuffle_plugins.secure_aggregation.aggregator import ProvenShares, VerifyingAggregator
 from shuffle_plugins.secure_aggregation.prio3 import VerificationError
 from shuffle_plugins.secure_aggregation.prio3.prio3 import NONCE_SIZE, SEED_SIZE
-from shuffle_plugins.shuffler import BatchRefused, Refusal
+from shuffle_plugins.shuffler import BatchRefused, Refusal, ShuffleError
 
 
 class VerifiedParties(SumParties):
@@ -246,9 +248,6 @@ def test_an_aggregator_answers_about_a_round_once(parties: VerifiedParties) -> N
     with pytest.raises(BatchRefused) as refused:
         parties.verifying(0).verify(mine, terms=parties.terms, verify_key=keys[1])
     assert refused.value.code is Refusal.REPLAYED
-    with pytest.raises(BatchRefused) as refused:
-        parties.verifying(0).add_up(mine, terms=parties.terms)
-    assert refused.value.code is Refusal.REPLAYED
 
 
 def test_an_aggregator_gives_out_one_sum(parties: VerifiedParties) -> None:
@@ -280,6 +279,21 @@ def test_an_aggregator_gives_out_one_sum(parties: VerifiedParties) -> None:
         Refusal.NOT_AGREED,
         {2: Refusal.PROOF_REFUSED},
     )
+
+
+def test_nothing_of_a_verified_round_is_given_out_unverified(parties: VerifiedParties) -> None:
+    """Neither without the proofs' check, also after one of other terms, nor by what adds seeds up."""
+    sealed = [parties.honest(client)[1][0] for client in range(parties.clients)]
+    aggregator = parties.verifying(0)
+    for act in (aggregator.check, aggregator.add_up):
+        with pytest.raises(ShuffleError, match="call verify"):
+            act(sealed, terms=parties.terms)
+    for _ in range(2):
+        with pytest.raises(ShuffleError, match="checked no proof"):
+            aggregator.add_verified([(each, bytes(32)) for each in sealed], terms=parties.terms)
+        other = replace(parties.terms, largest=1)
+        with contextlib.suppress(BatchRefused):  # whose envelopes are none of that round
+            aggregator.verify(sealed, terms=other, verify_key=bytes(32))
 
 
 def test_too_few_clients_are_refused_before_the_server_learns_of_proofs(parties: VerifiedParties) -> None:

@@ -22,11 +22,10 @@ from PIL import Image
 from paper_figures import bounds, refinement
 from paper_figures.data import Curve, FigureData, Panel, Role
 
-_PANEL_WIDTH, _PANEL_HEIGHT, _LEGEND_LINE = 2.55, 2.35, 0.19
-_COLUMNS, _LEGEND_COLUMNS = 3, 2
+_WIDTH, _PANEL_HEIGHT, _LEGEND_LINE = 4.4, 2.6, 0.2  # inches; a phone is as wide, and its letters as large
 _STRIP_HEIGHT, _STRIP_RANGE = 0.75, (0.55, 1.35)
 _PALETTE = 128
-_DPI = 170
+_DPI = 130
 _TALLEST = 300.0  # times the largest certified value; what lies above would only flatten the rest
 _BAND = "certified interval"
 _BAND_COLOUR = "#ffe47a"
@@ -106,29 +105,27 @@ _POINTS = {
     "published saving": (_ORANGE, "o"),
     "published pair (n, error)": (_ORANGE, "o"),
 }
-_FONTS = {"title": 8.5, "label": 8.0, "tick": 7.0, "legend": 7.5}
+_FONTS = {"title": 10.0, "label": 9.0, "tick": 9.0, "legend": 9.0}
 
 
 def draw(figure: FigureData, path: Path) -> None:
-    """Write a figure as PNG, three panels abreast at most, the legend below all of them.
+    """Write a figure as PNG, its panels below each other and the legend below all of them.
 
     Below a panel of ε or of divergences stands a strip: the same curves as multiples of the certified value.
 
     Raises:
         OSError: if the file cannot be written.
     """
-    columns = 2 if len(figure.panels) == 4 else min(_COLUMNS, len(figure.panels))
-    rows = math.ceil(len(figure.panels) / columns)
-    width = max(_PANEL_WIDTH * columns, 6.6)
-    canvas = Figure(figsize=(width, 1.0), layout="constrained")
+    rows = len(figure.panels)
+    canvas = Figure(figsize=(_WIDTH, 1.0), layout="constrained")
     FigureCanvasAgg(canvas)
     legend: dict[str, Artist] = {}
-    outer = canvas.add_gridspec(rows, columns)
+    outer = canvas.add_gridspec(rows, 1)
     strips = any(map(_has_strip, figure.panels))
     series = dict.fromkeys(curve.series for panel in figure.panels for curve in panel.curves if curve.series)
     colours = dict(zip(series, _SERIES, strict=False))
     for index, panel in enumerate(figure.panels):
-        place = outer[index // columns, index % columns]
+        place = outer[index]
         if _has_strip(panel):
             inner = place.subgridspec(2, 1, height_ratios=(3, 1))
             axis = canvas.add_subplot(inner[0])
@@ -140,14 +137,12 @@ def draw(figure: FigureData, path: Path) -> None:
             _draw_panel(canvas.add_subplot(place), panel, legend, colours)
     first = [name for name in (_BAND, bounds.OURS, bounds.OURS_BELOW) if name in legend]
     names = first + [name for name in legend if name not in first]
-    lines = math.ceil(len(names) / _LEGEND_COLUMNS)
     height = (_PANEL_HEIGHT + (_STRIP_HEIGHT if strips else 0)) * rows
-    canvas.set_size_inches(width, height + _LEGEND_LINE * lines + 0.15)
+    canvas.set_size_inches(_WIDTH, height + _LEGEND_LINE * len(names) + 0.15)
     canvas.legend(
         [legend[name] for name in names],
         names,
         loc="outside lower center",
-        ncols=_LEGEND_COLUMNS,
         fontsize=_FONTS["legend"],
         frameon=False,
         handlelength=2.6,
@@ -155,7 +150,8 @@ def draw(figure: FigureData, path: Path) -> None:
     raw = BytesIO()
     canvas.savefig(raw, dpi=_DPI)
     # few colours are used: a palette halves the file
-    Image.open(raw).convert("RGB").quantize(_PALETTE, dither=Image.Dither.NONE).save(path, optimize=True)
+    few = Image.open(raw).convert("RGB").quantize(_PALETTE, dither=Image.Dither.NONE)
+    few.save(path, optimize=True, dpi=(_DPI, _DPI))
 
 
 def _has_strip(panel: Panel) -> bool:

@@ -13,7 +13,7 @@ from thinning import first_fast
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.pairs import others as others_module
-from shuffle_plugins.accounting.pairs.others import Bucket, MixPair, others_losses
+from shuffle_plugins.accounting.pairs.others import MixPair, others_losses
 from shuffle_plugins.accounting.pairs.reports import RecordTypes
 
 VIOLATION = 1e-12
@@ -91,56 +91,6 @@ def test_every_dataset_is_dominated(
         bound = pair_profile(pair, epsilons)
         assert np.all(bound >= exact - VIOLATION)
         assert np.all(exact[1:3] >= 0.6 * bound[1:3])  # the last report is in doubt: of three, a large share
-
-
-def claim_nine(
-    epsilon: float, *, local_epsilon: float, population: int, cohort: int, agree: tuple[bool, ...], u: float
-) -> float:
-    """The expectation in Claim 9 for one u, one index and given bits of the others, outcome by outcome."""
-    factor, zero = math.exp(epsilon), 1 / (math.exp(local_epsilon) + 1)
-    theta, n = 2 * zero, population
-    first = np.array([1 - zero, zero])  # the bits "like x", "like x'"
-    gain = first - factor * first[::-1]
-    seen = theta * u / (1 - theta + theta * u)
-    likely = np.array([1 - seen / 2, seen / 2])
-    laws = [np.array([0.5, 0.5]), *(likely if same else likely[::-1] for same in agree)]
-    weights = [1.0] + [seen] * (n - 1)
-    total = 0.0
-    for slots in itertools.combinations(range(n), cohort):
-        hidden = sum(w for i, w in enumerate(weights) if i not in slots) * (1 - factor)
-        for bits in itertools.product((0, 1), repeat=cohort):
-            chosen = list(zip(slots, bits, strict=True))
-            chance = math.prod(laws[i][b] for i, b in chosen)
-            total += chance * max(hidden + sum(weights[i] * gain[b] / laws[i][b] for i, b in chosen), 0.0)
-    return total / (1 + (n - 1) * seen) / math.comb(n, cohort)
-
-
-@pytest.mark.parametrize(("population", "cohort"), [(1, 1), (3, 3), (5, 5), (3, 2), (5, 1)])
-def test_sums_are_those_of_the_theorem(population: int, cohort: int) -> None:
-    local_epsilon, n = 1.2, population
-    types = RecordTypes.sign(local_epsilon)
-    pair = MixPair(local_epsilon=local_epsilon, population=population, slots=cohort, others=types)
-    epsilons = np.array([0.0, 0.3, 0.8])
-    for u in (1.0, 0.6):
-        kept = u / (1 - types.common + types.common * u)
-        seen = types.common * kept
-        weight = n / (1 + (n - 1) * seen)
-        bucket = Bucket(mass=1.0, kept=kept, own=weight, others=weight * seen)
-        found = pair.profile(bucket, epsilons, share=1e-5)
-        for epsilon, bound in zip(epsilons[epsilons < math.log(pair.largest_ratio)], found, strict=False):
-            direct = max(
-                claim_nine(
-                    float(epsilon),
-                    local_epsilon=local_epsilon,
-                    population=population,
-                    cohort=cohort,
-                    agree=agree,
-                    u=u,
-                )
-                for agree in itertools.combinations_with_replacement((True, False), population - 1)
-            )
-            # Others count by what is left of their laws. Of a part of the clients the last slot is anybody's.
-            assert direct * (1 - 1e-9) <= bound <= (1.01 if cohort == population else 1.4) * direct + 1e-6
 
 
 @first_fast(

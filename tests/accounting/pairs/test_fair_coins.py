@@ -13,7 +13,7 @@ from shuffle_plugins.accounting.pairs.noise import (
     masses,
     upper_half,
 )
-from shuffle_plugins.protocols.draws import _GUARD_BITS, DISTANCE, RATIO, _upper_masses, alias_table, heads
+from shuffle_plugins.protocols.draws import _GUARD_BITS, RATIO, _upper_masses, alias_table, heads
 from shuffle_plugins.randomness import Randomness
 
 mpmath = pytest.importorskip("mpmath")
@@ -25,17 +25,6 @@ def exact_mass(heads, trials):
 
     exponent = log_factorial(trials) - log_factorial(heads) - log_factorial(trials - heads)
     return mpmath.exp(exponent - trials * mpmath.log(2))
-
-
-def drawn_law(table):
-    """Probabilities of all outcomes of a table, in units of 2**-128, to the digits of longdouble."""
-    low = table.low.astype(np.longdouble) * np.longdouble(2.0**-64)
-    own = table.high.astype(np.longdouble) + low
-    full = np.ldexp(np.longdouble(1), 64 - table.bits)
-    law = own.copy()
-    rest = np.flatnonzero(own < full)
-    np.add.at(law, table.other[rest], full - own[rest])
-    return law
 
 
 def near_the_middle(trials, size, seed):
@@ -64,23 +53,6 @@ def test_counts_are_listed_as_far_as_they_should(trials):
         assert 0 <= counts[-1] - trials / 2 - reach * math.sqrt(trials) / 2 < 1
     middle, furthest = masses(counts[[0, -1]], trials)
     assert np.log2(middle / furthest) < _GUARD_BITS - 140
-
-
-@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="needs more digits than float64")
-@pytest.mark.parametrize("exponent", [21, 30])
-def test_drawn_heads_are_as_close_to_binomial_as_is_charged(exponent):
-    trials = 1 << exponent
-    table = alias_table(trials)
-    law = drawn_law(table)
-    errors = []
-    with mpmath.workdps(60):
-        for count in near_the_middle(trials, 120, exponent):
-            mass = law[count - table.first]
-            head = float(mass)
-            written = mpmath.mpf(head) + mpmath.mpf(float(mass - np.longdouble(head)))
-            errors.append(abs(float(written / exact_mass(count, trials) / 2**64 - 1)))
-    # Of a sample from the binomial, half the mean relative error is the total variation.
-    assert np.mean(errors) / 2 < DISTANCE
 
 
 @pytest.mark.parametrize("trials", [1, 2, 20, 257, 258, 1000, (1 << 17) + 1, 1 << 17])

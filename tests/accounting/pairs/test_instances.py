@@ -124,17 +124,6 @@ def test_bad_atoms_are_refused() -> None:
             Blanket(**law, instances=(atoms,))
 
 
-def test_states_of_blankets_are_read() -> None:
-    plain = Blanket.generic(1.0)
-    assert Blanket.from_state(plain.state()) == plain
-    own = Blanket(
-        local_epsilon=1.0,
-        differing=1 / (math.e + 1),
-        instances=(((0.5, -0.5, 0.5), (-0.5, 0.5, 0.5)),),
-    )
-    assert Blanket.from_state(own.state()) == own
-
-
 @pytest.mark.parametrize("sampling", [Sampling.POISSON, Sampling.FULL, Sampling.EPOCH])
 def test_an_instance_is_below_the_blanket_however_clients_are_drawn(sampling: Sampling) -> None:
     e = math.exp(1.0)
@@ -184,24 +173,6 @@ def test_the_ends_of_registered_mechanisms_are_in_order(name: str) -> None:
         )
         interval = accountant.epsilon(1e-6)
         assert 0 < interval.lower <= interval.upper, (name, local_epsilon)
-
-
-def test_histories_of_different_instances_go_one_way() -> None:
-    """Rounds of different mechanisms: each direction is composed by itself."""
-    accountant = ShuffleAccountant()
-    for name, dim in (("oue", 50), ("laplace", 1)):
-        accountant.step(
-            ShuffleRound(
-                local_epsilon=1.0,
-                population=10_000,
-                cohort=1_000,
-                mechanism=name,
-                blanket=registry.blanket(name, local_epsilon=1.0, dim=dim),
-            ),
-            num_steps=30,
-        )
-    both = accountant.epsilon(1e-6)
-    assert 0 < both.lower <= both.upper
 
 
 def test_caps_overlap_as_sampled() -> None:

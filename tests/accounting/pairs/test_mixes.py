@@ -108,29 +108,6 @@ def test_random_cohorts_may_be_everybody(population: int, rate: float) -> None:
             assert exact <= np.maximum(p - math.exp(epsilon) * q, 0.0).sum() + missing
 
 
-@pytest.mark.parametrize("odds", [1.02, 1.6, 2.0, 9.0, 300.0])
-def test_the_two_other_extreme_laws_are_below_one_of_the_three_types(odds: float) -> None:
-    for factor in np.linspace(1.0, odds, 9):
-        both = odds / (2 * odds + 1)
-        binary = ([1 - factor * odds, 1 - factor / odds], [1 / (odds + 1), odds / (odds + 1)])
-        third = (
-            [1 - factor / odds, 1 / odds - factor, odds * (1 - factor)],
-            [both, both, 1 / (2 * odds + 1)],
-        )
-        same = ([odds * (1 - factor), (1 - factor) / odds], binary[1])
-        points = np.array([*binary[0], *third[0], *same[0]])
-        size = 1e-12 * odds**2
-        above = _calls(binary, points) + size
-        for law in (third, same):
-            assert np.dot(*law) == pytest.approx(1 - factor, abs=size)
-            assert np.all(_calls(law, points) <= above)
-
-
-def _calls(law: tuple[list[float], list[float]], points: Floats) -> Floats:
-    """E(G − t)₊ at each of the points."""
-    return np.maximum(np.array(law[0]) - points[:, None], 0.0) @ np.array(law[1])
-
-
 def test_sums_of_every_mix_are_below_the_bound() -> None:
     """All mixes of twelve draws, by enumeration of their counts; and one type of many draws, a second way."""
     rng = np.random.default_rng(3)

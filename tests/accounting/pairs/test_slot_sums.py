@@ -114,18 +114,30 @@ def test_a_pair_that_is_not_symmetric_is_bounded_both_ways(swap, monkeypatch):
     assert q.sum() == pytest.approx(1.0, abs=1e-12)
 
 
-def test_within_tolerance_of_enumeration(monkeypatch):
-    atoms = [(1.2, 0.0, 0.11), (0.0, 1.2, 0.11), (0.4, 0.1, 0.2), (0.1, 0.4, 0.2)]
+@pytest.mark.parametrize(
+    ("population", "slots", "atoms", "deltas", "within"),
+    [
+        (
+            40, 24, [(1.2, 0.0, 0.11), (0.0, 1.2, 0.11), (0.4, 0.1, 0.2), (0.1, 0.4, 0.2)],
+            (1e-2, 1e-4, 1e-6, 1e-8, 1e-10), 1.001,
+        ),
+        (  # a weight of 75 in one round of seven hundred, one of 164 in one of forty thousand
+            15, 12, [(163.0, 3.4, 2.2e-6), (3.4, 163.0, 2.2e-6), (74.0, 0.0, 1.26e-4), (0.0, 74.0, 1.26e-4)],
+            (1e-3, 1e-5, 1e-7, 1e-9), 1.08,
+        ),
+    ],
+)  # fmt: skip
+def test_within_tolerance_of_enumeration(population, slots, atoms, deltas, within, monkeypatch):
     null = math.fsum(u * m for u, _, m in atoms)
-    atoms += [(-1.0, -1.0, null), (0.0, 0.0, 1 - null - math.fsum(m for *_, m in atoms))]
-    pair = SlotPair(population=40, slots=24, atoms=tuple(atoms))
+    law = [*atoms, (-1.0, -1.0, null), (0.0, 0.0, 1 - null - math.fsum(m for *_, m in atoms))]
+    pair = SlotPair(population=population, slots=slots, atoms=tuple(law))
     monkeypatch.setattr(slot_sums, "_FEW_OUTCOMES", 10**6)
     exact = slot_losses(pair, tolerance=TOLERANCE)[1:]
     monkeypatch.setattr(slot_sums, "_FEW_OUTCOMES", 0)
     found = slot_losses(pair, tolerance=TOLERANCE)[1:]
-    assert len(exact[0]) > 50 * len(found[0])
-    for delta in (1e-2, 1e-4, 1e-6, 1e-8, 1e-10):
-        assert 1.0 <= epsilon_of(found, delta) / epsilon_of(exact, delta) <= 1.001
+    assert len(exact[0]) > 10 * len(found[0])
+    for delta in deltas:
+        assert 1.0 <= epsilon_of(found, delta) / epsilon_of(exact, delta) <= within
 
 
 @pytest.mark.parametrize(("local_epsilon", "reports"), [(1.0, 300), (2.0, 10**4), (0.1, 10**6), (8.0, 10**8)])
@@ -148,19 +160,6 @@ def test_small_losses_have_the_variance_of_the_pair():
     variance = (p[keep] * np.log(p[keep] / q[keep]) ** 2).sum()
     assert missing < 1e-39
     assert pair.information <= variance <= pair.information * (1 + 1.1 * TOLERANCE)
-
-
-def test_rare_reports_of_huge_weight_keep_their_place(monkeypatch):
-    """About one round in seven hundred holds a weight of 75, one in forty thousand a weight of 164."""
-    atoms = ((163.0, 3.4, 2.2e-6), (3.4, 163.0, 2.2e-6), (74.0, 0.0, 1.26e-4), (0.0, 74.0, 1.26e-4))
-    null = math.fsum(u * mass for u, _, mass in atoms)
-    law = (*atoms, (-1.0, -1.0, null), (0.0, 0.0, 1 - null - math.fsum(m for *_, m in atoms)))
-    pair = SlotPair(population=15, slots=12, atoms=law)
-    exact = slot_losses(pair, tolerance=TOLERANCE)[1:]
-    monkeypatch.setattr(slot_sums, "_FEW_OUTCOMES", 0)
-    found = slot_losses(pair, tolerance=TOLERANCE)[1:]
-    for delta in (1e-3, 1e-5, 1e-7, 1e-9):
-        assert 1.0 <= epsilon_of(found, delta) / epsilon_of(exact, delta) <= 1.08
 
 
 def test_lost_mass_is_missing():

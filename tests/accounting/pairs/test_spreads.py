@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from brute_force import hockey_stick, neighbours, shuffled_law
 from scipy import stats
 from test_mixes import closest_round, level, random_channel
 from thinning import first_fast
@@ -99,35 +98,6 @@ def test_rounds_of_few_clients_are_below_the_bound(population: int, cohort: int)
             bound = profile(pair, FACTORS)
             closest = max(closest, closest_round(channel, population, cohort, bound, factors=FACTORS))
     assert closest > 0.1
-
-
-def test_uncertain_signs_at_two_places_of_all_records_on_a_grid() -> None:
-    """Reports of a place and a sign: records' means m of the signs have m₁² + m₂² ≤ 2κ²; three clients."""
-    epsilon, square = 1.2, 0.3
-    gain = math.tanh(epsilon / 2)
-    records = [(0.7, 0.3), (-0.7, -0.3), (0.0, 0.75), (-0.5, 0.5), (0.0, 0.0)]
-    assert all(np.square(m).mean() <= square for m in records)
-    channel = np.array(
-        [[(1 + sign * gain * m) / 4 for m in record for sign in (1, -1)] for record in records]
-    )
-    information = spread_information(local_epsilon=epsilon, signs=1, mean_square=square)
-    assert largest_information(channel) <= information
-    told = InformationBound.of_blanket(
-        local_epsilon=epsilon, information=information, mass=2 / (math.exp(epsilon) + 1)
-    )
-    for clients, rate in ((3, None), (3, 0.5)):
-        pair = SpreadPair(
-            local_epsilon=epsilon,
-            population=clients,
-            slots=clients,
-            information_bound=told,
-            participation=rate or 1.0,
-        )
-        bound = profile(pair, FACTORS)
-        for one, two in neighbours(len(records), clients):
-            first, second = (shuffled_law(channel, held, rate=rate) for held in (one, two))
-            for factor, most in zip(FACTORS, bound, strict=True):
-                assert hockey_stick(first, second, math.log(factor)) <= most + 1e-12
 
 
 @pytest.mark.parametrize(("clients", "epsilon"), [(400, 0.5), (4000, 1.5)])

@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 import pytest
 from brute_force import extreme_channel, hockey_stick, k_ary_response, neighbours, shuffled_law
-from scipy import integrate
 
 from shuffle_plugins.accounting.published import shuffles
 
@@ -64,56 +63,6 @@ def test_k_ary_ingredients_are_exact(categories: int) -> None:
     assert found.largest == pytest.approx(values.max())
     assert found.spread == pytest.approx(values.max() - values.min())
     assert found.second_moment == pytest.approx((mass * values**2).sum())
-
-
-@pytest.mark.parametrize("epsilon", [0.0, 0.5, 1.2])
-def test_laplace_ingredients_are_exact(epsilon: float) -> None:
-    local_epsilon = 1.5
-    found = shuffles.laplace_variable(epsilon, local_epsilon=local_epsilon)
-
-    def density(record: float, y: float) -> float:
-        return local_epsilon / 2 * math.exp(-local_epsilon * abs(y - record))
-
-    def blanket(y: float) -> float:
-        return min(density(0, y), density(1, y))
-
-    def value(y: float) -> float:
-        return gamma * (density(0, y) - math.exp(epsilon) * density(1, y)) / blanket(y)
-
-    def average(function) -> float:
-        return sum(
-            integrate.quad(lambda y: function(y) * blanket(y), low, high)[0]
-            for low, high in ((-40, 0), (0, 0.5), (0.5, 1), (1, 41))
-        )
-
-    gamma = average(lambda y: 1.0)
-    assert found.blanket == pytest.approx(gamma, rel=1e-7)
-    assert average(value) / gamma == pytest.approx(-found.deficit, abs=1e-7)
-    assert average(lambda y: value(y) ** 2) / gamma == pytest.approx(found.second_moment, rel=1e-7)
-    assert value(-1.0) == pytest.approx(found.largest)
-    assert value(-1.0) - value(2.0) == pytest.approx(found.spread)
-
-
-@pytest.mark.parametrize("inequality", [shuffles.hoeffding, shuffles.bennett])
-def test_both_inequalities_bound_the_exact_blanket(inequality: shuffles.Inequality) -> None:
-    """E[(L_1 + … + L_M)₊]/(γn) of 3-ary response by convolution over the blanket's draws."""
-    local_epsilon, n = 1.0, 60
-    channel = k_ary_response(local_epsilon, 3)
-    for epsilon in (0.05, 0.3, 0.8):
-        gamma, values, mass = amplification_law(channel, 0, 1, epsilon)
-        exact = 0.0
-        for m in range(1, n + 1):
-            drawn = math.comb(n, m) * gamma**m * (1 - gamma) ** (n - m)
-            i, j = np.meshgrid(np.arange(m + 1), np.arange(m + 1), indexing="ij")
-            inside = i + j <= m
-            i, j = i[inside], j[inside]
-            ways = [math.comb(m, int(a)) * math.comb(m - int(a), int(b)) for a, b in zip(i, j, strict=True)]
-            chance = np.array(ways, dtype=float) * mass[0] ** i * mass[1] ** j * mass[2] ** (m - i - j)
-            total = values[0] * i + values[1] * j + values[2] * (m - i - j)
-            exact += drawn * float((chance * np.maximum(total, 0)).sum())
-        exact /= gamma * n
-        variable = shuffles.k_ary_response_variable(epsilon, local_epsilon=local_epsilon, categories=3)
-        assert 0 < exact <= math.exp(inequality(variable, n))
 
 
 @pytest.mark.parametrize("inequality", [shuffles.hoeffding, shuffles.bennett])

@@ -165,9 +165,8 @@ def test_rdp_is_the_pairs_own_where_few_clones_decide(
 
 def test_rdp_of_a_large_shuffle_is_that_of_its_quadratic_limit() -> None:
     """ε(α) → α·Var(loss)/2, the variance of the loss being 4·tanh²(ε0/2)·E[1/m]."""
-    for n in (10**5, 10**7, 10**9):
-        pair = binary_pair(local_epsilon=1.0, cohort=n)
-        limit = 2 * math.tanh(0.5) ** 2 / (n * pair.clone_probability)
-        value = pair.rdp([1.5, 3.0]) / np.array([1.5, 3.0])
-        assert np.all(value >= limit * (1 - 3e-5))
-        assert np.all(value <= limit * (1 + 4e-3))
+    pair = binary_pair(local_epsilon=1.0, cohort=10**7)
+    limit = 2 * math.tanh(0.5) ** 2 / (10**7 * pair.clone_probability)
+    value = pair.rdp([1.5, 3.0]) / np.array([1.5, 3.0])
+    assert np.all(value >= limit * (1 - 3e-5))
+    assert np.all(value <= limit * (1 + 4e-3))

@@ -70,9 +70,10 @@ def test_shuffling_bounds_lie_above_the_pair_that_dominates() -> None:
                 if local_epsilon <= 0.5 and n >= 1_000:
                     claimed.append(shuffles.erlingsson_bound(**question))
                 assert all(pair.delta(epsilon)[1] <= delta for epsilon in claimed if epsilon < local_epsilon)
-            orders = np.array([1.5, 4.0, 50.0])
-            loose = divergences.erlingsson_rdp(orders=orders, local_epsilon=local_epsilon, cohort=n)
-            assert np.all(np.minimum(loose, local_epsilon) >= pair.rdp(orders) * (1 - 3e-3))
+            if n == 1_000:
+                orders = np.array([1.5, 4.0, 50.0])
+                loose = divergences.erlingsson_rdp(orders=orders, local_epsilon=local_epsilon, cohort=n)
+                assert np.all(np.minimum(loose, local_epsilon) >= pair.rdp(orders) * (1 - 3e-3))
 
 
 def test_regimes_are_kept() -> None:

@@ -1,6 +1,5 @@
 """Subsampled Rényi theorems: as printed, against exact samples, and where one of them does not apply."""
 
-import itertools
 import math
 
 import mpmath
@@ -54,47 +53,6 @@ def test_without_replacement_covers_sampled_shuffles(local_epsilon: float, n: in
             assert np.all(exact <= bound + 1e-12)
 
 
-def sampled(channel: np.ndarray, records: tuple[int, ...], rate: float, absent: np.ndarray) -> np.ndarray:
-    """Output law of: every record joins with probability γ, and one report is drawn from the joined."""
-    law = np.zeros(channel.shape[1])
-    for joined in itertools.product((0, 1), repeat=len(records)):
-        mass = math.prod(rate if j else 1 - rate for j in joined)
-        chosen = [channel[r] for r, j in zip(records, joined, strict=True) if j]
-        law += mass * (np.mean(chosen, axis=0) if chosen else absent)
-    return law
-
-
-def test_poisson_covers_a_record_more_or_less() -> None:
-    """Add/remove neighbours, for a mechanism whose output never tells how many records it saw."""
-    channel = k_ary_response(1.5, 3)
-    absent = np.full(3, 1 / 3)
-    everything = [
-        (records, extra)
-        for size in (0, 1, 2)
-        for records in itertools.product(range(3), repeat=size)
-        for extra in range(3)
-    ]
-
-    def divergence(first: np.ndarray, second: np.ndarray, order: int) -> float:
-        return math.log(float((first**order * second ** (1 - order)).sum())) / (order - 1)
-
-    def law(records: tuple[int, ...], rate: float) -> np.ndarray:
-        return sampled(channel, records, rate, absent)
-
-    curve = np.zeros(4)
-    for records, extra in everything:
-        pair = law(records, 1.0), law((*records, extra), 1.0)
-        for first, second in (pair, pair[::-1]):
-            curve = np.maximum(curve, [divergence(first, second, order) for order in range(2, 6)])
-    for rate in (0.05, 0.4):
-        bound = divergences.poisson(orders=np.arange(2, 6), rdp=curve, sampling_rate=rate)
-        for records, extra in everything:
-            pair = law(records, rate), law((*records, extra), rate)
-            for first, second in (pair, pair[::-1]):
-                exact = [divergence(first, second, order) for order in range(2, 6)]
-                assert np.all(exact <= bound + 1e-12)
-
-
 def test_poisson_does_not_cover_replaced_records() -> None:
     """One client: whether a report came is public, and what it says is not amplified at all."""
     channel, rate = k_ary_response(1.0, 2), 0.05
@@ -126,7 +84,7 @@ def test_orders_are_sought_beyond_a_first_local_minimum() -> None:
     question = {"local_epsilon": 1.0, "population": 10**7, "cohort": 10**4, "delta": 1e-8}
     values = [
         published_bound("shuffle RDP, Poisson sampling").epsilon(**question, num_steps=rounds)
-        for rounds in (1, 10, 60, 80, 100, 200, 400, 1_000)
+        for rounds in (1, 60, 100, 1_000)
     ]
     assert values == sorted(values)
-    assert values[4] < 0.0055
+    assert values[2] < 0.0055

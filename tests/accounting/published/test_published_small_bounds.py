@@ -82,30 +82,6 @@ def test_binary_response_divergence_is_the_sum_over_both_answers(level):
 # -- Theorem 4.4.1 ------------------------------------------------------------------------------------------
 
 
-def test_a_self_sampled_round_is_what_the_proof_sums_up():
-    """(C.21) with every k: Σ p_k·(1 + (k/mn)(e^ε̃(k) − 1))·… is at most e^ε̄ plus the tails' mass."""
-    level, population, q, records, delta = 0.5, 40_000, 0.5, 2, 1e-5
-    ask = {"local_epsilon": level, "population": population, "participation": q, "delta": delta}
-    found = thesis.self_sampling_bound(**ask, num_steps=1, records=records)
-    half = (delta - 2 * math.exp(level - q * population / 12)) / 2
-    k = np.arange(1, population + 1)
-    weights = stats.binom.pmf(k, population, q)
-    inside = (k >= q * population / 2) & (k <= 1.5 * q * population)
-    assert weights[~inside].sum() <= 2 * math.exp(-q * population / 12)
-    levels = np.array(
-        [
-            shuffles.clone_bound(local_epsilon=level, cohort=int(j), delta=half * records / q)
-            for j in k[inside][::500]
-        ]
-    )
-    per_k = np.log1p(k[inside][::500] / (records * population) * np.expm1(levels))
-    step = math.log1p(1.5 * q / records * math.expm1(levels[0]))
-    assert per_k.max() <= step
-    assert found == pytest.approx(
-        math.sqrt(2 * math.log(1 / half)) * step + step * math.expm1(step), rel=1e-3
-    )
-
-
 @pytest.mark.parametrize("num_steps", [1, 50])
 def test_theorem_4_4_1_is_above_the_certified_poisson_round(num_steps):
     ask = {"local_epsilon": 0.5, "population": 20_000}

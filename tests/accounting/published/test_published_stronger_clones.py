@@ -38,7 +38,7 @@ def test_closed_forms_lie_above_their_pairs_wherever_they_are_stated(closed_form
 
 
 def test_renyi_closed_form_lies_above_the_pair() -> None:
-    for local_epsilon, n in ((0.1, 10**3), (1.0, 10**4), (2.0, 10**6), (4.0, 10**6)):
+    for local_epsilon, n in ((0.1, 10**3), (2.0, 10**5)):
         edge = n / (16 * local_epsilon * math.exp(local_epsilon))
         orders = 1 + np.geomspace(0.01, edge - 1, 12)[:-1]
         question = {"local_epsilon": local_epsilon, "cohort": n}

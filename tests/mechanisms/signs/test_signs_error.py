@@ -3,7 +3,6 @@
 import itertools
 import math
 
-import numpy as np
 import pytest
 import torch
 from thinning import first_fast
@@ -112,30 +111,6 @@ def test_blocks_beat_one_coordinate_above_the_crossing_and_never_lose(epsilon):
     else:
         assert best.worst_variance == pytest.approx(one.worst_variance, rel=1e-6)
         assert best.block == 1
-
-
-@pytest.mark.parametrize("dim", [2, 4])
-@pytest.mark.parametrize("epsilon", [0.1, 0.7, 1.3, 1.4, 3.0, 6.0])
-def test_what_theory_forbids(dim, epsilon):
-    """The bound d²/G² by all sets of corners: met below the crossing; above, blocks come close."""
-    corners = np.array(list(itertools.product([-1.0, 1.0], repeat=dim)))
-    e = math.exp(epsilon)
-    largest = 0.0
-    sets = np.arange(1 << len(corners))
-    for part in np.array_split(sets, max(1, len(sets) >> 12)):
-        inside = (part[:, None] >> np.arange(len(corners))) & 1
-        means = np.linalg.norm(inside @ corners, axis=1) / len(corners)
-        largest = max(largest, float(((e - 1) * means / (1 + (e - 1) * inside.mean(axis=1))).max()))
-    bound = dim**2 / largest**2
-    second_moments = {}
-    for block in (s for s in (1, 2, 4) if s <= dim):
-        mechanism = get("linf-block", local_epsilon=epsilon, dim=dim, block=block)
-        second_moments[block] = mechanism.worst_variance
-        assert second_moments[block] >= bound * (1 - 1e-9)
-    best = min(second_moments.values())
-    assert best == pytest.approx(bound, rel=1e-9 if dim == 2 else 0.1)
-    if epsilon < CROSSING:
-        assert second_moments[1] == best == pytest.approx(bound, rel=1e-9)
 
 
 def test_the_caps_blanket_is_that_of_the_enumerated_channel():

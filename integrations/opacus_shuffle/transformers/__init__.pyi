@@ -1,0 +1,2 @@
+from .trainer import PrivacyArguments as PrivacyArguments
+from .trainer import PrivateTrainer as PrivateTrainer
