@@ -107,3 +107,19 @@ def test_cached_states_give_the_logits_of_the_whole_model(lora, task) -> None:
         cached = lora.model.UpperLayers(model).eval()(hidden, mask)
         torch.testing.assert_close(cached, model(tokens, mask.long()), rtol=0, atol=0.05)  # bfloat16
         assert cached.std() > 0.2
+
+
+def test_the_page_is_that_of_the_results(lora) -> None:
+    runs = lora.run.done(lora.run.RESULTS)
+    assert lora.page.PAGE.read_text() == "\n".join(lora.page.text(runs)) + "\n"
+    assert all(each["epsilon"][1] <= each["target_epsilon"] for each in runs if each["arm"] != "none")
+
+
+def test_a_grid_has_one_of_everything_before_the_second_of_anything(lora, tmp_path) -> None:
+    cells = list(lora.run.cells(["sum", "none"], [3.0, 1.0], 2))
+    assert cells == [
+        *(("sum", 3.0, 0), ("none", None, 0), ("sum", 1.0, 0)),
+        *(("sum", 3.0, 1), ("none", None, 1), ("sum", 1.0, 1)),
+    ]
+    lora.run.keep(tmp_path / "results.json", [{"arm": "sum"}])
+    assert lora.run.done(tmp_path / "results.json") == [{"arm": "sum"}]
