@@ -25,10 +25,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shuffle_plugins.compressors import butterflies_, hadamard_transform
+from shuffle_plugins.compressors import SignThresholds, butterflies_, hadamard_transform
+from shuffle_plugins.compressors.kernels import (
+    decode_signs,
+    encode_signs,
+    encode_signs_torch,
+    gather_signs,
+    pack_signs,
+    unpack_signs,
+)
+from shuffle_plugins.core import Rows
 from shuffle_plugins.randomness import SecureRandomness, SeededRandomness, runs_kernels
 
+CLIENTS, DIM = 10_000, 13_706
 SIZES = [1 << k for k in (5, 8, 10, 11, 12, 13, 14, 15, 16, 20)]
+LOW = 1 << 59
+SCALE = 0.05
 
 
 class Clock:
@@ -61,16 +73,26 @@ def nbytes(*tensors: Tensor) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
+def batch(clients: int, dim: int, device: torch.device) -> Tensor:
+    x = torch.empty(clients, dim, device=device).uniform_(-1, 1)
+    return x.mul_(1 / dim**0.5)
+
+
+def diagonal(dim: int) -> Tensor:
+    return SeededRandomness(7).integers(2, dim).mul_(2).sub_(1).to(torch.int8)
+
+
 def check_against_cpu(device: torch.device) -> None:
     """Raise unless the device returns the CPU's bits."""
-    x = torch.empty(64, 1 << 13).uniform_(-1, 1)
+    x = batch(64, DIM, torch.device("cpu"))
+    given: dict[str, Any] = {"signs": diagonal(DIM), "scale": SCALE, "low_threshold": LOW}
     pairs = [
         (SeededRandomness(1).words(10_001, device=device), SeededRandomness(1).words(10_001)),
-        *(
-            (hadamard_transform(x[:, :s].to(device)), hadamard_transform(x[:, :s]))
-            for s in SIZES
-            if s <= 1 << 13
+        (
+            encode_signs(x.to(device), **given, draw=SeededRandomness(1).keystream()),
+            encode_signs(x, **given, draw=SeededRandomness(1).keystream()),
         ),
+        *((hadamard_transform(x[:, :s].to(device)), hadamard_transform(x[:, :s])) for s in SIZES if s <= DIM),
     ]
     if not all(torch.equal(theirs.cpu(), ours) for theirs, ours in pairs):
         raise RuntimeError(f"{device} does not return the CPU's bits")
@@ -120,6 +142,36 @@ def measure_transforms(record: Recorder, device: torch.device, values: int) -> N
             record(f"transform {size}, fast_hadamard_transform", partial(peer, rows), **moved)
 
 
+def measure_signs(record: Recorder, device: torch.device, clients: int) -> None:
+    secure = SecureRandomness()
+    x, signs = batch(clients, DIM, device), diagonal(DIM).to(device)
+    rule, size = SignThresholds(low=LOW), 1 << (DIM - 1).bit_length()
+
+    def encode() -> Tensor:
+        return encode_signs(x, signs=signs, scale=SCALE, low_threshold=LOW, draw=secure.keystream())
+
+    def encode_by_torch() -> Tensor:
+        return encode_signs_torch(Rows(x), signs=signs, scale=SCALE, rule=rule, draw=secure.keystream())
+
+    def gather() -> Tensor:
+        return gather_signs(x, indices, scale=SCALE, low_threshold=LOW, draw=secure.keystream())
+
+    packed = encode()
+    bits = unpack_signs(packed, columns=size)
+    indices = secure.integers(DIM, (clients, 1), device=device)
+    shape = f"{clients} x {size}"
+    record(f"encode signs {clients} x {DIM}", encode, read=nbytes(x), written=nbytes(packed))
+    if runs_kernels(device):
+        name = f"encode signs {clients} x {DIM}, torch path"
+        record(name, encode_by_torch, read=nbytes(x), written=nbytes(packed))
+    record(f"gather signs {clients} x 1", gather, read=12 * clients, written=clients)
+    count = partial(decode_signs, packed, columns=size)
+    record(f"decode signs {shape}", count, read=nbytes(packed), written=8 * size)
+    unpack = partial(unpack_signs, packed, columns=size)
+    record(f"unpack signs {shape}", unpack, read=nbytes(packed), written=nbytes(bits))
+    record(f"pack signs {shape}", partial(pack_signs, bits), read=nbytes(bits), written=nbytes(packed))
+
+
 def measure(device: torch.device, *, scale: float, repeats: int) -> dict[str, Any]:
     clock, secure = Clock(device, repeats), SecureRandomness()
     largest = max(SIZES)
@@ -128,6 +180,7 @@ def measure(device: torch.device, *, scale: float, repeats: int) -> dict[str, An
     words = partial(secure.words, values // 2, device=device)
     record("keystream words", words, read=0, written=4 * values)
     measure_transforms(record, device, values)
+    measure_signs(record, device, max(1, int(CLIENTS * scale)))
     return {"copy_GB_per_s": round(record.bandwidth / 1e9, 1), "kernels": record.rows}
 
 
@@ -151,6 +204,8 @@ def main() -> None:
         "device": device_name(device),
         "torch": torch.__version__,
         "triton_kernels": runs_kernels(device),
+        "clients": int(CLIENTS * arguments.scale),
+        "dim": DIM,
         **measure(device, scale=arguments.scale, repeats=arguments.repeats),
     }
     text = json.dumps(results, indent=2)

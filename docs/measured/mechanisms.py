@@ -285,12 +285,19 @@ def kernels() -> str:
     sizes = [int(name.split()[1]) for name in found if name.startswith("transform") and "torch" not in name]
     once = tuple(f"transform {size}" for size in sizes if size < 2**15)
     twice = tuple(f"transform {size}" for size in sizes if size > 2**15)
+    encode = "encode signs 10000 x 13706"
     words = found["keystream words"]
     rows = [
         row("transform, 2^28 values, rows of 2^5 to 2^14", once, 2),
         row("rows of 2^15", ("transform 32768",), 2),
         row("rows of 2^16 and 2^20, which move twice", twice, 2, passes=2),
         ("keystream, 1 GB of words", f"{words['ms']:.1f} ms", f"{words['GB_per_s']:,.0f} GB/s", ""),
+        row("`encode_signs`, 10,000 × 13,706; ChaCha20 is the limit", (encode,), 1),
+        row(
+            "`pack_signs`, `unpack_signs`, 10,000 × 16,384",
+            ("pack signs 10000 x 16384", "unpack signs 10000 x 16384"),
+            2,
+        ),
     ]
     return table(("", "time", "of the copy's bandwidth", "the same in torch operations"), rows)
 

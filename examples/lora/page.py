@@ -83,9 +83,9 @@ mostly parts of sentences, so a sentence, or its author, has several of them, an
 [glossary](glossary.md).
 
 **In short: with so few steps and this noise the adapters gain nothing over their own linear head on the
-frozen model that chance could not have given, so a head alone is the better choice here, and the aim was missed**
-([why](#what-was-aimed-at-and-what-limits-it)). Accuracy on the 872 sentences of the dev set, of which a
-standard error is 1.3 points; one run each, and — for runs that were not made.
+frozen model that chance could not have given, so a head alone is the better choice here, and the aim was
+missed** ([why](#what-was-aimed-at-and-what-limits-it)). Accuracy on the 872 sentences of the dev
+set, of which a standard error is 1.3 points; one run each, and — for runs that were not made.
 
 | | {" | ".join(f"ε = {level:g}" for level in LEVELS)} | a client sends |
 |---|{"---|" * (len(LEVELS) + 1)}"""

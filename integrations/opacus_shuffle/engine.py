@@ -510,19 +510,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         checkpoint = torch.load(path, **{**(torch_load_kwargs or {}), "weights_only": False})
         if start is not None:
             path.seek(start)  # type: ignore[union-attr]
-        self.load_history(checkpoint.get("privacy_accountant_state_dict", {}))
-        loaded: dict[str, Any] = super().load_checkpoint(
-            path=path, module=module, torch_load_kwargs=torch_load_kwargs, **objects
-        )
-        return loaded
-
-    def load_history(self, state: Mapping[str, Any]) -> None:
-        """Go on with an accountant's ``state_dict()`` of an earlier run, after what makes private was called.
-
-        Warns and refuses as :meth:`load_checkpoint` does.
-        """
-        accountant, changes = self._require_accountant(), []
-        history = accountant.continued(state).history
+        accountant, state = self._require_accountant(), checkpoint.get("privacy_accountant_state_dict", {})
+        history, changes = accountant.continued(state).history, []
         if self._optimizers and history and history[-1][0] != self._optimizers[-1].round:
             changes.append(
                 f"its last rounds were {history[-1][0]}, the next are {self._optimizers[-1].round}"
@@ -535,7 +524,10 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 "rightly. To resume, call what made the first engine private with the same arguments (epochs "
                 "or num_steps of the whole run), in a new engine, and load then"
             )
-        accountant.load_state_dict(state)
+        loaded: dict[str, Any] = super().load_checkpoint(
+            path=path, module=module, torch_load_kwargs=torch_load_kwargs, **objects
+        )
+        return loaded
 
     def _doubt(self, text: str) -> None:
         """Have every privacy statement from here on say so."""

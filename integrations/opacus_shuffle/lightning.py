@@ -1,8 +1,7 @@
-"""Training by Lightning's ``Trainer``: the private loader, and the history in its checkpoints."""
+"""Training by Lightning's ``Trainer`` on the private loader."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from lightning.pytorch import Callback
@@ -16,9 +15,8 @@ class LightningCallback(Callback):  # type: ignore[misc]
     """Has a Lightning ``Trainer`` train on the loader of an engine's last ``make_private``.
 
     Whatever loader the script or its data module builds for training, the private one takes its place, also
-    where Lightning asks for loaders anew. Checkpoints hold the accountant, and ``fit(ckpt_path=...)`` goes on
-    with it. For ``Trainer(callbacks=[...])`` or ``configure_callbacks``, of ``lightning`` and of
-    ``pytorch_lightning``.
+    where Lightning asks for loaders anew. For ``Trainer(callbacks=[...])`` or ``configure_callbacks``, of
+    ``lightning`` and of ``pytorch_lightning``.
 
     Raises:
         ShufflePrivacyError: as ``fit`` begins, if Lightning would train on another loader, in several
@@ -27,7 +25,6 @@ class LightningCallback(Callback):  # type: ignore[misc]
 
     def __init__(self, engine: PrivacyEngine) -> None:
         self._engine = engine
-        self._saved: Mapping[str, Any] | None = None
 
     @override
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
@@ -56,9 +53,6 @@ class LightningCallback(Callback):  # type: ignore[misc]
         ):
             if wrong:
                 raise ShufflePrivacyError(refusal)
-        if self._saved is not None:  # now, since the optimizer is made before, as if the run began
-            self._engine.load_history(self._saved)
-            self._saved = None
         trainer.fit_loop._data_source.instance, trainer.fit_loop._combined_loader = loader, None
 
     @override
@@ -68,11 +62,3 @@ class LightningCallback(Callback):  # type: ignore[misc]
                 "Lightning does not train on the loader that make_private returned, and only its batches are "
                 "accounted for: leave out what replaces the Trainer's loaders"
             )
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        return dict(self._engine.accountant.state_dict())
-
-    @override
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._saved = state_dict

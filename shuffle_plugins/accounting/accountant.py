@@ -15,12 +15,7 @@ import numpy as np
 
 from shuffle_plugins.accounting.composition.pld import LossComposition, LossHistory
 from shuffle_plugins.accounting.composition.renyi import RenyiComposition
-from shuffle_plugins.accounting.losses import (
-    COARSE,
-    FINE,
-    PrivacyLossDistribution,
-    Resolution,
-)
+from shuffle_plugins.accounting.losses import COARSE, FINE, PrivacyLossDistribution, Resolution
 from shuffle_plugins.accounting.rounds.groups import LabelledRound
 from shuffle_plugins.accounting.rounds.round import (
     Round,

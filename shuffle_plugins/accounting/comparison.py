@@ -10,11 +10,7 @@ import numpy as np
 
 from shuffle_plugins.accounting.accountant import ShuffleAccountant
 from shuffle_plugins.accounting.numerics.sums import Floats
-from shuffle_plugins.accounting.published.catalogue import (
-    PUBLISHED_BOUNDS,
-    PublishedBound,
-    compose_renyi,
-)
+from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS, PublishedBound, compose_renyi
 from shuffle_plugins.accounting.published.divergences import subsampled_rdp_bound
 from shuffle_plugins.accounting.rounds.records import SampledRecordsRound
 from shuffle_plugins.accounting.rounds.round import Round, ShuffleRound

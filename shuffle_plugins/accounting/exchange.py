@@ -25,10 +25,7 @@ _LARGEST_LOSS = 700.0  # e to this power is a float; more counts as infinite fro
 
 
 def to_dp_accounting(
-    losses: PrivacyLossDistribution,
-    *,
-    added: PrivacyLossDistribution | None = None,
-    interval: float = 1e-4,
+    losses: PrivacyLossDistribution, *, added: PrivacyLossDistribution | None = None, interval: float = 1e-4
 ) -> TheirDistribution:
     """One round's losses for dp_accounting: pessimistic if they bound from above, else optimistic.
 

@@ -56,11 +56,7 @@ def extreme_neighbours(mechanism: AuditedMechanism) -> tuple[Neighbours, ...]:
     if isinstance(mechanism, FrequencyOracle):
         return _two_categories(mechanism.dim)
     dim = mechanism.dim
-    unit = {
-        Norm.L1: torch.eye(1, dim)[0],
-        Norm.L2: torch.full((dim,), dim**-0.5),
-        Norm.LINF: torch.ones(dim),
-    }
+    unit = {Norm.L1: torch.eye(1, dim)[0], Norm.L2: torch.full((dim,), dim**-0.5), Norm.LINF: torch.ones(dim)}
     original: Tensor = mechanism.radius * unit[mechanism.norm]
     replacement = -original
     choices = {

@@ -28,12 +28,7 @@ from shuffle_plugins.bandits.designs import (
     near_optimal_design,
     span_coordinates,
 )
-from shuffle_plugins.bandits.privacy import (
-    NonPrivate,
-    PrivacyModel,
-    RewardNoise,
-    checked_rewards,
-)
+from shuffle_plugins.bandits.privacy import NonPrivate, PrivacyModel, RewardNoise, checked_rewards
 from shuffle_plugins.core import checks
 
 if TYPE_CHECKING:

@@ -34,8 +34,7 @@ def bandit_command(
     delta: Annotated[float | None, number_option("--delta -d DELTA", "δ; needed if shuffled.")] = None,
     dim: Annotated[int, whole_option("--dim D", "Dimensions of random actions.")] = 2,
     mechanism: Annotated[
-        str,
-        choice_option("--mechanism NAME", "Of rewards", {"laplace": "", "binary-rr": ""}),
+        str, choice_option("--mechanism NAME", "Of rewards", {"laplace": "", "binary-rr": ""})
     ] = "laplace",
     bound: Annotated[
         str,

@@ -286,9 +286,7 @@ class Question:
         if self.records_per_client == self.samples_per_client == 1:
             return clients
         return accounting.SampledRecordsRound.of(
-            clients,
-            records_per_client=self.records_per_client,
-            samples_per_client=self.samples_per_client,
+            clients, records_per_client=self.records_per_client, samples_per_client=self.samples_per_client
         )
 
     def compare(self) -> accounting.Comparison:

@@ -41,11 +41,7 @@ def mechanisms_command(
         return
     output.check_picture(plot)
     found, refused = planning.choices(
-        local_epsilon=local_epsilon,
-        dim=dim,
-        norm=cast(Any, norm),
-        radius=radius,
-        timed=timed,
+        local_epsilon=local_epsilon, dim=dim, norm=cast(Any, norm), radius=radius, timed=timed
     )
     if not output.answered(as_json, [*map(asdict, found), *map(asdict, refused)]):
         least = min((choice.variance for choice in found), default=0.0)

@@ -20,12 +20,7 @@ def dap_task_command(
     target_epsilon: commands.TargetOption,
     delta: commands.DeltaOption,
     protocol: Annotated[
-        str,
-        choice_option(
-            "--protocol NAME",
-            "Which sum",
-            dict.fromkeys(_PROTOCOLS, ""),
-        ),
+        str, choice_option("--protocol NAME", "Which sum", dict.fromkeys(_PROTOCOLS, ""))
     ] = "counted-unary",
     encoding: Annotated[
         str, option("--encoding HOW", "Of unary encoding: symmetric or optimal.")

@@ -44,8 +44,7 @@ def statement_command(
     ] = None,
     model: Annotated[str | None, option("--model M", "Which model of a ledger that holds several.")] = None,
     unit: Annotated[
-        accounting.Unit | None,
-        option("--unit UNIT", "What a client stands for: client, record or user."),
+        accounting.Unit | None, option("--unit UNIT", "What a client stands for: client, record or user.")
     ] = None,
     target_epsilon: Annotated[
         float | None, number_option("--target-epsilon EPS", "Budget to compare with.")
@@ -87,12 +86,7 @@ def statement_command(
 
 
 def _of_file(
-    path: Path,
-    *,
-    delta: float | None,
-    model: str | None,
-    about: dict[str, Any],
-    unit: accounting.Unit | None,
+    path: Path, *, delta: float | None, model: str | None, about: dict[str, Any], unit: accounting.Unit | None
 ) -> accounting.PrivacyStatement:
     with path.open("rb") as file:
         beginning = file.read(len(_SQLITE))
@@ -144,9 +138,7 @@ def _read_state(path: Path, *, by_torch: bool) -> Mapping[str, Any]:
     return found
 
 
-def _accountant_of(
-    state: Mapping[str, Any],
-) -> accounting.ShuffleAccountant | accounting.FederatedAccountant:
+def _accountant_of(state: Mapping[str, Any]) -> accounting.ShuffleAccountant | accounting.FederatedAccountant:
     """The accountant whose state it is: of one adversary, of federated rounds, or of the Opacus engine."""
     if "core" in state:  # the engine's own form
         return _accountant_of(state["core"])

@@ -1,3 +1,4 @@
+from . import kernels as kernels
 from . import seeds as seeds
 from .cpu_kernels import compiled as compiled
 from .frames import KashinFrame as KashinFrame

@@ -208,4 +208,4 @@ def cpu_kernels() -> ModuleType | None:
 
 @cache
 def _triton_kernels() -> ModuleType:
-    return import_module("shuffle_plugins.compressors.triton_kernels")
+    return import_module("shuffle_plugins.compressors.kernels.triton_kernels")

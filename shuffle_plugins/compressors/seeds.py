@@ -83,10 +83,9 @@ def expand(key: bytes, dim: int) -> _Floats:
 def expand_all(seeds: Tensor, *, dim: int) -> Tensor:
     """The vectors of seeds, (seeds, dim) float64, where the seeds are."""
     if runs_kernels(seeds.device):
-        from shuffle_plugins.compressors.triton_kernels import expand_triton
+        from shuffle_plugins.compressors.kernels.triton_kernels import expand_triton
 
-        units = expand_triton(seeds, cells=cells_on(seeds.device), dim=dim, domain=DOMAIN)
-        return units.double().mul_(UNIT)
+        return expand_triton(seeds, cells=cells_on(seeds.device), dim=dim)
     rows = [expand(key, dim) for key in keys(seeds)]
     values = np.stack(rows) if rows else np.zeros((0, dim))
     return torch.from_numpy(values).to(seeds.device)
@@ -95,10 +94,9 @@ def expand_all(seeds: Tensor, *, dim: int) -> Tensor:
 def sum_expanded(seeds: Tensor, *, dim: int) -> Tensor:
     """The sum of the vectors of seeds, (dim,) float64; none of them is stored."""
     if runs_kernels(seeds.device):
-        from shuffle_plugins.compressors.triton_kernels import sum_triton
+        from shuffle_plugins.compressors.kernels.triton_kernels import sum_triton
 
-        units = sum_triton(seeds, cells=cells_on(seeds.device), dim=dim, domain=DOMAIN)
-        return units.double().mul_(UNIT)
+        return sum_triton(seeds, cells=cells_on(seeds.device), dim=dim)
     total = np.zeros(dim)
     for key in keys(seeds):
         total += expand(key, dim)

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from typing_extensions import override
 
-from shuffle_plugins.accounting import (
-    Adversary,
-    Blanket,
-    Round,
-    Sampling,
-    SeveralReportsRound,
-    ShuffleRound,
-)
+from shuffle_plugins.accounting import Adversary, Blanket, Round, Sampling, SeveralReportsRound, ShuffleRound
 from shuffle_plugins.core import ReportLayout, Reports, Rows
 from shuffle_plugins.core.checks import Count, Dim, LocalEpsilon, Radius, Ranged
 from shuffle_plugins.core.lazy_torch import Tensor, torch

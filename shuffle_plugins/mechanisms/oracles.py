@@ -177,12 +177,7 @@ class MixtureOracle(SupportOracle):
     def _rates(self) -> tuple[float, float, float, float]:
         truth, noise, (share, overlap) = self._mixture.truth, self._mixture.noise, self._shares
         other = truth * float(overlap) + noise * float(share)
-        return (
-            truth + noise * float(share),
-            noise * float(1 - share),
-            other,
-            truth * float(1 - overlap),
-        )
+        return (truth + noise * float(share), noise * float(1 - share), other, truth * float(1 - overlap))
 
     @override
     def outcomes(self) -> Reports | None:

@@ -309,14 +309,7 @@ def caps_at_angle(threshold: float, *, angle: ArrayLike, dim: int) -> Floats:
     return np.asarray((power * 2 * width) @ _WEIGHTS * root / 2 / math.pi)
 
 
-def most_information(
-    *,
-    square: float,
-    told: Floats,
-    both: Floats,
-    saved: float,
-    thrice: Floats,
-) -> float:
+def most_information(*, square: float, told: Floats, both: Floats, saved: float, thrice: Floats) -> float:
     """An upper bound on E[(F - F')²(1 - ψ)] over all directions of records x, x' and everybody else's z.
 
     F, F' and ψ rise with the inner products of a plain report with x, x' and z, in [0, 1] (section 3d of the

@@ -197,9 +197,7 @@ class ProjUnit(LocalRandomizer):
     @cached_property
     def _inner(self) -> PrivUnit:
         return PrivUnit(
-            local_epsilon=self.local_epsilon,
-            dim=self._folding.size,
-            radius=self.radius * self._inflation,
+            local_epsilon=self.local_epsilon, dim=self._folding.size, radius=self.radius * self._inflation
         )
 
     @property

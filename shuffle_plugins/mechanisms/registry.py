@@ -100,13 +100,7 @@ _ENTRIES = {
 }
 
 
-def register(
-    name: str,
-    factory: str | Factory,
-    *,
-    summary: str = "",
-    kind: Kind | str | None = None,
-) -> None:
+def register(name: str, factory: str | Factory, *, summary: str = "", kind: Kind | str | None = None) -> None:
     """Add a mechanism, or any :class:`~shuffle_plugins.mechanisms.PrivateSum`, under a name of its own.
 
     Args:

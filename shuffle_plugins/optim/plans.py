@@ -15,12 +15,7 @@ from shuffle_plugins.mechanisms import Norm
 from shuffle_plugins.optim import bounds
 from shuffle_plugins.optim.bounds import Rule
 from shuffle_plugins.optim.oracles import GradientOracle, Participation
-from shuffle_plugins.optim.problems import (
-    PROXIMAL_STEPS,
-    Problem,
-    as_examples,
-    flattened,
-)
+from shuffle_plugins.optim.problems import PROXIMAL_STEPS, Problem, as_examples, flattened
 from shuffle_plugins.randomness.sources import Randomness, secure
 
 _SILENT = 5.0  # seconds that a run may take without a progress bar

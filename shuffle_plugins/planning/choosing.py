@@ -40,12 +40,7 @@ class Choice:
 
 
 def choices(
-    *,
-    local_epsilon: float,
-    dim: int,
-    norm: Domain | None = None,
-    radius: float = 1.0,
-    timed: bool = False,
+    *, local_epsilon: float, dim: int, norm: Domain | None = None, radius: float = 1.0, timed: bool = False
 ) -> tuple[tuple[Choice, ...], tuple[Dismissed, ...]]:
     """All registered mechanisms on clients' data of one kind, of least error first; and those that refuse.
 

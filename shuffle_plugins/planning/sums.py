@@ -11,12 +11,7 @@ from typing import Any
 
 from scipy import special
 
-from shuffle_plugins.accounting import (
-    Adversary,
-    PrivacyTarget,
-    Sampling,
-    ShuffleAccountant,
-)
+from shuffle_plugins.accounting import Adversary, PrivacyTarget, Sampling, ShuffleAccountant
 from shuffle_plugins.core import checks
 from shuffle_plugins.planning.errors import NormName, sampling_error
 from shuffle_plugins.planning.plans import DrawnBy, PlanQuestion, SumPlan, SumRow

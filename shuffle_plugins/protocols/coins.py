@@ -29,12 +29,7 @@ from shuffle_plugins.core.lazy_torch import Tensor
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.draws import COINS_AT_ONCE, DISTANCE, MOST_COINS, RATIO, drawn_range, heads
 from shuffle_plugins.protocols.lattices import MOST_LEVELS, Categories, FixedPoint, Interval, Lattice, OneHot
-from shuffle_plugins.protocols.sums import (
-    CountSum,
-    HistogramProtocol,
-    LatticeSum,
-    TargetUnreachable,
-)
+from shuffle_plugins.protocols.sums import CountSum, HistogramProtocol, LatticeSum, TargetUnreachable
 from shuffle_plugins.randomness.sources import Randomness, secure
 
 _DISTANCE_SHARE = 0.01  # of δ, that may be spent on the distance of coins from the Gaussian

@@ -132,8 +132,7 @@ def one_message(*, categories: int, cohort: int, epsilon: float, delta: float) -
     local_epsilon = largest_local_epsilon(cohort=cohort, epsilon=epsilon, delta=delta)
     odds = math.exp(local_epsilon)
     return PublishedFrequencies(
-        local_epsilon=local_epsilon,
-        squared_error=(4 * categories * odds / (odds - 1) ** 2 + 1) / cohort,
+        local_epsilon=local_epsilon, squared_error=(4 * categories * odds / (odds - 1) ** 2 + 1) / cohort
     )
 
 

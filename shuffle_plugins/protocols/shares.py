@@ -105,11 +105,7 @@ class SplitSum(LatticeSum[LaplaceRound]):
 
     @override
     def participants(
-        self,
-        *,
-        population: int | None = None,
-        cohort: float | None = None,
-        sampling: Sampling | None = None,
+        self, *, population: int | None = None, cohort: float | None = None, sampling: Sampling | None = None
     ) -> Participants:
         """All of the cohort, of whom enough must have answered: ``honest_cohort`` clients or more."""
         answered = self.cohort if cohort is None else cohort

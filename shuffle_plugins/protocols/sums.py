@@ -114,11 +114,7 @@ class ShuffleProtocol(Ranged, Reporter):
         """The messages that whole reports stand for, a batch for each client, for a ``Shuffler``."""
 
     def participants(
-        self,
-        *,
-        population: int | None = None,
-        cohort: float | None = None,
-        sampling: Sampling | None = None,
+        self, *, population: int | None = None, cohort: float | None = None, sampling: Sampling | None = None
     ) -> Participants:
         """Who is in a round, for an accountant; arguments as of :meth:`round`."""
         return Participants.of(

@@ -120,11 +120,7 @@ def keystream_words(state: Sequence[int], start: int, count: int, *, device: tor
     if blocks:
         with on_device(device):
             _words_kernel[(triton.cdiv(blocks, _BLOCKS_PER_PROGRAM),)](
-                words.view(torch.int32),
-                first,
-                2 * words.numel(),
-                *state,
-                BLOCKS=_BLOCKS_PER_PROGRAM,
+                words.view(torch.int32), first, 2 * words.numel(), *state, BLOCKS=_BLOCKS_PER_PROGRAM
             )
     offset = start - first * _WORDS_PER_BLOCK
     return words[offset : offset + count]

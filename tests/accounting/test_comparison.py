@@ -27,11 +27,7 @@ GIRGIS, CLONES = "subsampled shuffle RDP, published", "clones, closed form"
 
 @pytest.mark.slow
 def test_bounds_are_ordered_and_bracket_the_interval() -> None:
-    found = compare(
-        shuffle_round=shuffled(0.5, 50_000, 5_000),
-        num_steps=50,
-        delta=1e-5,
-    )
+    found = compare(shuffle_round=shuffled(0.5, 50_000, 5_000), num_steps=50, delta=1e-5)
     uppers = [bound.epsilon for bound in found.bounds if bound.kind == "upper"]
     lowers = [bound.epsilon for bound in found.bounds if bound.kind == "lower"]
     assert uppers == sorted(uppers)
@@ -42,11 +38,7 @@ def test_bounds_are_ordered_and_bracket_the_interval() -> None:
 
 @pytest.mark.slow
 def test_every_published_bound_is_listed_or_says_why_not() -> None:
-    found = compare(
-        shuffle_round=shuffled(0.5, 50_000, 5_000),
-        num_steps=50,
-        delta=1e-5,
-    )
+    found = compare(shuffle_round=shuffled(0.5, 50_000, 5_000), num_steps=50, delta=1e-5)
     listed = {bound.name: bound for bound in found.bounds}
     left = {each.name: each.reason for each in found.out_of_range}
     assert listed.keys() & left.keys() == set()
@@ -103,18 +95,12 @@ def test_an_epoch_gets_no_bound_for_inputs_that_were_fixed_before() -> None:
 
 def test_bounds_out_of_their_range_say_why() -> None:
     poisson = compare(
-        shuffle_round=shuffled(0.5, 2_000, 200.5, sampling=Sampling.POISSON),
-        num_steps=7,
-        delta=1e-5,
+        shuffle_round=shuffled(0.5, 2_000, 200.5, sampling=Sampling.POISSON), num_steps=7, delta=1e-5
     )
     assert {each.name for each in poisson.out_of_range} == {bound.name for bound in PUBLISHED_BOUNDS}
     notes = {bound.note for bound in PUBLISHED_BOUNDS if not bound.valid}
     assert all("poisson" in each.reason or each.reason in notes for each in poisson.out_of_range)
-    small = compare(
-        shuffle_round=shuffled(2.0, 2_000, 200),
-        num_steps=7,
-        delta=1e-5,
-    )
+    small = compare(shuffle_round=shuffled(2.0, 2_000, 200), num_steps=7, delta=1e-5)
     reasons = {each.name: each.reason for each in small.out_of_range}
     assert "Theorem 3.1 needs" in reasons[CLONES]
     assert "Theorem 7 needs" in reasons["amplification by shuffling"]

@@ -7,13 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from shuffle_plugins.bandits import (
-    CentralModel,
-    Environment,
-    LinearBandit,
-    every_policy,
-    sampled_policies,
-)
+from shuffle_plugins.bandits import CentralModel, Environment, LinearBandit, every_policy, sampled_policies
 
 
 def problem(contexts: int = 4, actions: int = 3, dim: int = 2) -> tuple[np.ndarray, np.ndarray]:

@@ -161,10 +161,7 @@ def test_two_neighbours_look_alike_to_whoever_sees_the_sums() -> None:
     noise, draws = CentralModel(epsilon=0.7).noise(1), 20_000
     sums = [
         noise.totals(
-            np.full(draws, reward),
-            places=np.arange(draws),
-            played=draws,
-            randomness=SeededRandomness(seed),
+            np.full(draws, reward), places=np.arange(draws), played=draws, randomness=SeededRandomness(seed)
         )
         for seed, reward in enumerate((1.0, -1.0))
     ]

@@ -14,11 +14,7 @@ from starlette.testclient import TestClient
 from thinning import first_fast
 
 from shuffle_plugins import cli, mechanisms
-from shuffle_plugins.accounting import (
-    FEW_PUBLISHED,
-    ShuffleRound,
-    compare,
-)
+from shuffle_plugins.accounting import FEW_PUBLISHED, ShuffleRound, compare
 from shuffle_plugins.cli import commands, output
 from shuffle_plugins.cli.page import rendering, server, settings
 from shuffle_plugins.cli.page.settings import Setting

@@ -13,6 +13,7 @@ import matplotlib
 import pytest
 import yaml
 from code_blocks import PAGES, ROOT
+from PIL import Image
 
 from shuffle_plugins import __version__, accounting
 from shuffle_plugins.mechanisms import available, summary
@@ -87,6 +88,23 @@ def test_every_page_has_its_place_in_the_site() -> None:
         if "glob" in entry:
             placed |= _names(ROOT.glob(entry["glob"] + ".md"))
     assert placed == _names((*PAGES, *TUTORIALS))
+
+
+def test_letters_of_figures_are_readable_on_a_phone() -> None:
+    """Ten points are of a figure of five inches as ten pixels are of a phone's page, 350 wide."""
+    shown = {
+        page.parent / picture
+        for page in PAGES
+        for picture in re.findall(r"\]\((\S+\.png)\)", page.read_text())
+    }
+    assert len(shown) > 20
+    wide = {}
+    for path in shown:
+        with Image.open(path) as picture:
+            inches = picture.width / picture.info["dpi"][0]
+        if inches > 5:
+            wide[path.name] = inches
+    assert wide == {}
 
 
 def test_the_citation_is_of_this_version_and_licence() -> None:

@@ -1,4 +1,4 @@
-"""Lightning trains on the private loader, whoever builds loaders, and its checkpoints hold the accountant."""
+"""Lightning trains on the private loader, whoever builds loaders, and its checkpoints hold the history."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_opacus_own_example_trains_with_four_changed_lines(
             del sys.modules[name]
     (saved,) = tmp_path.glob("lightning_logs/version_0/checkpoints/*.ckpt")
     accountant, expected = SubsampledShufflePLDAccountant(), SubsampledShufflePLDAccountant()
-    accountant.load_state_dict(torch.load(saved)["callbacks"]["LightningCallback"])
+    accountant.load_state_dict(torch.load(saved)["optimizer_states"][0]["privacy_accountants"][0])
     one = sp.get("privunit", local_epsilon=4.0, dim=26_010)
     expected.record(one.round(population=1500, cohort=62, sampling="poisson"), num_steps=2 * 24)
     assert accountant.history == expected.history

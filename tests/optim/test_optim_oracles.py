@@ -7,13 +7,7 @@ import pytest
 import torch
 from thinning import first_fast
 
-from shuffle_plugins.accounting import (
-    Adversary,
-    Sampling,
-    ShuffleAccountant,
-    ShuffleRound,
-    SumRound,
-)
+from shuffle_plugins.accounting import Adversary, Sampling, ShuffleAccountant, ShuffleRound, SumRound
 from shuffle_plugins.mechanisms import Norm
 from shuffle_plugins.optim import Local, OneMessage, PanPrivate, Unprotected, VectorSums
 from shuffle_plugins.optim.oracles import GradientTarget, Participation

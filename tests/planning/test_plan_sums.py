@@ -19,13 +19,7 @@ from shuffle_plugins.randomness import SeededRandomness
 N, K, T, DIM, DELTA, EPSILON = 2_000, 200, 40, 30, 1e-6, 1.5
 
 planned = partial(
-    plan_sums,
-    target_epsilon=EPSILON,
-    delta=DELTA,
-    population=N,
-    dim=DIM,
-    num_steps=T,
-    cohorts=(K, N),
+    plan_sums, target_epsilon=EPSILON, delta=DELTA, population=N, dim=DIM, num_steps=T, cohorts=(K, N)
 )
 
 

@@ -49,11 +49,7 @@ def recomputed(row: PlanRow, found: Plan) -> ShuffleAccountant:
 
 @pytest.mark.slow
 def test_it_beats_every_point_of_a_grid(searched: Plan) -> None:
-    for name, cohort, num_steps in (
-        ("privunit", 7, 1000),
-        ("privunit", N, 1),
-        ("linf-coordinate", N, 1000),
-    ):
+    for name, cohort, num_steps in (("privunit", 7, 1000), ("privunit", N, 1), ("linf-coordinate", N, 1000)):
         level = calibrate_local_epsilon(
             target_epsilon=0.5,
             delta=DELTA,

@@ -78,10 +78,7 @@ def hostile(parties: SumParties) -> dict[str, tuple[Sealed, Refusal]]:
         "of another share": (Sealed(commitment(b"another"), good.envelope), Refusal.UNREADABLE),
         "no commitment": (Sealed(b"", good.envelope), Refusal.UNREADABLE),
         "to another aggregator": (others, Refusal.UNREADABLE),
-        "a stranger's": (
-            parties.sent(0, signing_key=SigningKey.generate())[1][0],
-            Refusal.UNKNOWN_SIGNER,
-        ),
+        "a stranger's": (parties.sent(0, signing_key=SigningKey.generate())[1][0], Refusal.UNKNOWN_SIGNER),
     }
     for name, terms in {
         "another round": old,

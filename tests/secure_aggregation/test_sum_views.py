@@ -112,12 +112,7 @@ def test_a_client_in_the_coalition_learns_no_more_of_the_others(who: str) -> Non
 def test_all_parties_together_see_each_client() -> None:
     """The test can fail: where nobody is honest, the views tell the inputs apart."""
     laws = [
-        law(
-            counts,
-            lambda seeds, shares: (*shares, *seeds[0], *seeds[1]),
-            aggregators=2,
-        )
-        for counts in EQUAL
+        law(counts, lambda seeds, shares: (*shares, *seeds[0], *seeds[1]), aggregators=2) for counts in EQUAL
     ]
     assert laws[0] != laws[1]
 

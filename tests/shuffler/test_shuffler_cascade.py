@@ -494,11 +494,7 @@ def test_requests_and_statements_come_back_from_text_and_nothing_else_does(two: 
         with pytest.raises(ValueError):  # noqa: PT011
             BatchRequest.from_json(other)
     told = json.loads(said.to_json())
-    for change in (
-        {"rejected": {"0": "because"}},
-        {"masks": [-1]},
-        {"count": True},
-    ):
+    for change in ({"rejected": {"0": "because"}}, {"masks": [-1]}, {"count": True}):
         with pytest.raises(ValueError):  # noqa: PT011
             MixedStatement.from_json(json.dumps(told | change))
 

@@ -225,9 +225,7 @@ def shrunk(mechanism, blanket, share):
 
 
 BlanketOfABillionCategories = but(
-    KRR,
-    "blanket",
-    lambda self, sound: get("k-rr", local_epsilon=self.local_epsilon, dim=10**9).blanket(),
+    KRR, "blanket", lambda self, sound: get("k-rr", local_epsilon=self.local_epsilon, dim=10**9).blanket()
 )
 
 

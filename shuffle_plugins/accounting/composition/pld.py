@@ -86,11 +86,12 @@ class _Sums(NamedTuple):
         )
 
     def joined(self, laws: list[tuple[_Law, int]]) -> _Sums:
-        found = self
+        found, largest = self, self._fields.index("span")  # the fields before it add up
         for law, steps in laws:
             its = law.sums
-            added = (_raised(mine, steps, more) for mine, more in zip(found[1:8], its[1:8], strict=True))
-            found = _Sums._make([found.steps + steps, *added, *map(max, found[8:], its[8:])])
+            pairs = zip(found[1:largest], its[1:largest], strict=True)
+            added = (_raised(mine, steps, more) for mine, more in pairs)
+            found = _Sums._make([found.steps + steps, *added, *map(max, found[largest:], its[largest:])])
         return found
 
 

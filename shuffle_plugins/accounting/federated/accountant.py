@@ -312,11 +312,7 @@ class FederatedAccountant:
         )
 
     def records_epsilon(
-        self,
-        delta: float,
-        *,
-        records_per_client: int,
-        adversary: Adversary = Adversary.MODEL_OBSERVER,
+        self, delta: float, *, records_per_client: int, adversary: Adversary = Adversary.MODEL_OBSERVER
     ) -> EpsilonInterval:
         """ε at δ for neighbours that differ in one *record* of a client, which has m of them.
 

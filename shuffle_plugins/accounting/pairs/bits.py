@@ -290,11 +290,7 @@ def _largest_hockey_sticks(
             continue
         p, q, neither = (
             np.multiply.outer(first, second).ravel()
-            for first, second in (
-                (held.one, wanted.zero),
-                (held.zero, wanted.one),
-                (held.zero, wanted.zero),
-            )
+            for first, second in ((held.one, wanted.zero), (held.zero, wanted.one), (held.zero, wanted.zero))
         )
         larger = p - q >= _RARE
         p, q, neither = p[larger], q[larger], neither[larger]

@@ -17,12 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from shuffle_plugins.accounting.losses import (
-    PrivacyLossDistribution,
-    Resolution,
-    discounted,
-    finite_losses,
-)
+from shuffle_plugins.accounting.losses import PrivacyLossDistribution, Resolution, discounted, finite_losses
 from shuffle_plugins.accounting.numerics.normal_sums import Tilted, smoothed_bounds
 from shuffle_plugins.accounting.numerics.sums import TAIL, Floats, binomial_window
 from shuffle_plugins.accounting.pairs.noise import gaussian_profile
@@ -124,8 +119,7 @@ def _planes(radius: float) -> tuple[Floats, Floats, Floats]:
         for i in range(skews):
             skew = -widest + (2 * i + 1) * half
             middle = min(
-                radius**2 * (1 + math.sqrt(high)) ** 2,
-                4 * radius**2 - least - 2 * max(abs(skew) - half, 0.0),
+                radius**2 * (1 + math.sqrt(high)) ** 2, 4 * radius**2 - least - 2 * max(abs(skew) - half, 0.0)
             )
             across = largest + half * radius
             across = max(across, abs(skew))
@@ -257,13 +251,7 @@ def _shuffled(draw: _Draw, excess: Floats) -> Floats:
 
 
 def _bound(
-    draw: _Draw,
-    kinds: _Kinds,
-    phantom: _Kinds,
-    excess: float,
-    *,
-    thinned: float,
-    lightest: float,
+    draw: _Draw, kinds: _Kinds, phantom: _Kinds, excess: float, *, thinned: float, lightest: float
 ) -> float:
     """H_E at E = 1 + excess, for one size of the common part."""
     _, population, slots, participation = draw

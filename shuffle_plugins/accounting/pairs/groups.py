@@ -56,7 +56,7 @@ class OtherClients:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _GroupsBucket(Bucket):
-    """Besides what holds for all: the least and largest 1 − u, and reports of each group."""
+    """The least and largest 1 − u, and the most reports of each group; ``own`` is of all terms."""
 
     near: float
     far: float
@@ -94,6 +94,7 @@ class GroupsPair(OthersPair):
 
     @property
     def _clones(self) -> float:
+        """How many other clients send a draw of w, on average."""
         return math.fsum(each.count * each.common for each in self.others)
 
     @property
@@ -102,7 +103,7 @@ class GroupsPair(OthersPair):
 
     @property
     def _by_blanket(self) -> bool:
-        """Whether everybody reports and nothing but w is used, which needs no u."""
+        """Whether everybody reports and nothing but w is used: Claim 14, which needs no u; else Claim 15."""
         return self._seen == 1 and not self.others[0].types
 
     @property

@@ -229,10 +229,7 @@ class RecordTypes(Ranged):
         common = math.fsum(shares.values())
         rest = min(gain * math.fsum(share for (a, _), share in both.items() if a), 1.0)  # 1 − common
         return cls(
-            types=(
-                *_like_either(local_epsilon, both),
-                _two_levels(local_epsilon, shares),
-            ),
+            types=(*_like_either(local_epsilon, both), _two_levels(local_epsilon, shares)),
             common=common,
             shared=tuple(
                 (common * gain * a - rest, common * gain * b - rest, m / common)
@@ -258,12 +255,7 @@ class RecordTypes(Ranged):
         seen = participation * self.common / common
         shared = tuple((u + more * (1 + u), v + more * (1 + v), mass * seen) for u, v, mass in self.shared)
         none = (-participation * rest, -participation * rest, absent / common)
-        return replace(
-            self,
-            types=tuple(map(with_none, self.types)),
-            common=common,
-            shared=(*shared, none),
-        )
+        return replace(self, types=tuple(map(with_none, self.types)), common=common, shared=(*shared, none))
 
     @property
     def information(self) -> float:
@@ -497,10 +489,7 @@ class Blanket(Ranged):
         """
         checks.local_epsilon(local_epsilon)
         return cls(
-            local_epsilon=local_epsilon,
-            differing=math.exp(-local_epsilon) / 2,
-            exact=False,
-            form=Form.CLONES,
+            local_epsilon=local_epsilon, differing=math.exp(-local_epsilon) / 2, exact=False, form=Form.CLONES
         )
 
     @classmethod

@@ -31,11 +31,7 @@ from shuffle_plugins.accounting.numerics.sums import TAIL, Cells, Floats, binomi
 from shuffle_plugins.accounting.pairs.bits import BitPair, BitResponse, bit_losses
 from shuffle_plugins.accounting.pairs.others import MixPair, OthersPair, SpreadPair, others_losses
 from shuffle_plugins.accounting.pairs.reports import Atoms, Blanket, Form, RecordTypes, two_level_atoms
-from shuffle_plugins.accounting.pairs.slots import (
-    SlotPair,
-    slot_losses,
-    slot_losses_from_below,
-)
+from shuffle_plugins.accounting.pairs.slots import SlotPair, slot_losses, slot_losses_from_below
 from shuffle_plugins.accounting.terms import CohortDraw, Sampling
 
 Outcomes = tuple[Floats, Floats, Floats, float]
@@ -147,9 +143,7 @@ def _spread_pairs(blanket: Blanket, draw: CohortDraw) -> PairMixture | None:
         known = [common.information]
         if blanket.others:
             types = MixPair(
-                local_epsilon=blanket.local_epsilon,
-                others=blanket.others.thinned(participation),
-                **place,
+                local_epsilon=blanket.local_epsilon, others=blanket.others.thinned(participation), **place
             )
             known.append(types.information)
         return spread if spread.helps(min(known)) else common

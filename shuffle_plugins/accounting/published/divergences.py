@@ -413,12 +413,7 @@ def _log_spread(local_epsilon: float) -> float:
 
 
 def _check(
-    orders: ArrayLike,
-    local_epsilon: float,
-    cohort: int,
-    *,
-    smallest: float = 1.0,
-    split: float | None = None,
+    orders: ArrayLike, local_epsilon: float, cohort: int, *, smallest: float = 1.0, split: float | None = None
 ) -> Floats:
     """The orders as a vector, once all arguments are in range."""
     alpha = real_orders(orders)

@@ -22,10 +22,7 @@ from shuffle_plugins.accounting.losses import (
 )
 from shuffle_plugins.accounting.numerics.search import narrowed
 from shuffle_plugins.accounting.numerics.sums import TAIL, Floats, binomial_window
-from shuffle_plugins.accounting.pairs.gaussian_reports import (
-    gaussian_instance_losses,
-    gaussian_round_profile,
-)
+from shuffle_plugins.accounting.pairs.gaussian_reports import gaussian_instance_losses, gaussian_round_profile
 from shuffle_plugins.accounting.pairs.reports import Atoms, Blanket, most_telling
 from shuffle_plugins.accounting.pairs.shuffle import PairMixture, alike_atoms
 from shuffle_plugins.accounting.pairs.slots import bundle_losses_from_below

@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from typing_extensions import override
 
-from shuffle_plugins.accounting.losses import (
-    BoundKind,
-    PrivacyLossDistribution,
-    Resolution,
-    tighter,
-)
+from shuffle_plugins.accounting.losses import BoundKind, PrivacyLossDistribution, Resolution, tighter
 from shuffle_plugins.accounting.pairs.reports import Blanket, Form
 from shuffle_plugins.accounting.pairs.shuffle import (
     PairMixture,

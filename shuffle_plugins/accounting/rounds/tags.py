@@ -10,12 +10,7 @@ from typing import Annotated, Any, ClassVar
 from typing_extensions import override
 
 from shuffle_plugins.accounting.composition.sampled import sampled_composition, sampled_instance
-from shuffle_plugins.accounting.losses import (
-    PrivacyLossDistribution,
-    Resolution,
-    discounted,
-    tighter,
-)
+from shuffle_plugins.accounting.losses import PrivacyLossDistribution, Resolution, discounted, tighter
 from shuffle_plugins.accounting.pairs.bits import (
     BitResponse,
     counted_instance,

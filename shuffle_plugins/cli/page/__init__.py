@@ -14,8 +14,7 @@ _PORT = 8484  # links to a setting work as long as the port is the same
 def app_command(
     *,
     port: Annotated[
-        int,
-        whole_option("--port PORT", "Port of 127.0.0.1 to serve the page at; 0 for any free one."),
+        int, whole_option("--port PORT", "Port of 127.0.0.1 to serve the page at; 0 for any free one.")
     ] = _PORT,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")

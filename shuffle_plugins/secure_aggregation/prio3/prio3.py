@@ -210,11 +210,7 @@ class Prio3(Generic[Measurement, AggregateResult]):
             parts[0] = self._joint_randomness_part(context, 0, blinds[0], leader, nonce)
             joint = self._joint_randomness(context, self._joint_randomness_seed(context, parts))
         prove = self._expand(
-            context,
-            _Usage.PROVE_RANDOMNESS,
-            seeds[-1],
-            bytes([self.proofs]),
-            self.proofs * self.valid.arity,
+            context, _Usage.PROVE_RANDOMNESS, seeds[-1], bytes([self.proofs]), self.proofs * self.valid.arity
         )
         proofs = np.concatenate(
             [

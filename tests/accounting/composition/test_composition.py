@@ -663,13 +663,7 @@ def test_outcomes_are_listed_of_laws_from_below_alone() -> None:
 def test_grids_beyond_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     fine, rare = (
         finite_losses(
-            None,
-            np.array(p),
-            np.array(q),
-            missing=0.0,
-            kind="upper",
-            resolution=FINE,
-            symmetric=False,
+            None, np.array(p), np.array(q), missing=0.0, kind="upper", resolution=FINE, symmetric=False
         )
         for p, q in (([0.5 + 2e-7, 0.5 - 2e-7], [0.5, 0.5]), ([1 - 1e-10, 1e-10], [1 - 1e-14, 1e-14]))
     )

@@ -7,12 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shuffle_plugins.accounting.federated.rounds import (
-    Cohort,
-    cheapest,
-    costliest,
-    fewer_sizes,
-)
+from shuffle_plugins.accounting.federated.rounds import Cohort, cheapest, costliest, fewer_sizes
 
 cohorts = st.builds(
     lambda kind, reports, others, is_open: Cohort(kind, reports if is_open else reports + others, reports),
@@ -58,8 +53,4 @@ def test_of_open_cohorts_the_smallest_are_charged_and_of_sampled_the_largest() -
     sampled = {Cohort(0, 100, 10): 2, Cohort(0, 99, 12): 2, Cohort(0, 101, 9): 3}
     assert costliest(sampled, {0: 3}) == {Cohort(0, 99, 12): 2, Cohort(0, 99, 10): 1}
     assert costliest(sampled, {0: 7}) == sampled
-    assert cheapest(history, {0: 5, 1: 2}) == {
-        Cohort(0, 9, 9): 4,
-        Cohort(0, 7, 7): 1,
-        Cohort(1, 100, 10): 2,
-    }
+    assert cheapest(history, {0: 5, 1: 2}) == {Cohort(0, 9, 9): 4, Cohort(0, 7, 7): 1, Cohort(1, 100, 10): 2}

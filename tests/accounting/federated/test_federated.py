@@ -301,12 +301,6 @@ def test_clients_that_never_meet_pay_for_their_own_rounds_only() -> None:
     assert apart.worst_client_rounds == 1
 
 
-def test_unknown_participants_are_everybody() -> None:
-    accountant = recorded((drawn(100), people(100)), (drawn(100), None), (drawn(100), people(100, start=500)))
-    assert accountant.worst_client_rounds == 2
-    assert accountant.spending(DELTA).local_epsilon == 3.0
-
-
 def test_reports_thrown_away_cost_before_the_server_alone() -> None:
     accountant = FederatedAccountant()
     accountant.step(drawn(3), participants=people(3), released=False)
@@ -506,11 +500,7 @@ def test_a_question_costs_no_more_after_many_rounds(monkeypatch: pytest.MonkeyPa
 
 def mixed() -> FederatedAccountant:
     secret = FederatedRound.secret(GENERIC, answered=95, reports=20)
-    accountant = recorded(
-        (drawn(90), people(95)),
-        (drawn(80), None),
-        (secret, people(95, start=5)),
-    )
+    accountant = recorded((drawn(90), people(95)), (drawn(80), None), (secret, people(95, start=5)))
     accountant.step(drawn(2), participants=people(2), released=False)
     bits = FederatedRound.drawn(Randomizer(0.5, bit=True), candidates=500, invited=50, reports=50)
     accountant.step(bits, participants=people(50, start=40))

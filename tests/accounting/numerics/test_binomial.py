@@ -9,11 +9,7 @@ import pytest
 from scipy import stats
 
 from shuffle_plugins.accounting.numerics import sums
-from shuffle_plugins.accounting.numerics.sums import (
-    bernstein_reach,
-    binomial_between,
-    window_ends,
-)
+from shuffle_plugins.accounting.numerics.sums import bernstein_reach, binomial_between, window_ends
 
 WIDE = [(10**8, 0.3, 700), (10**10, 0.998, 700), (10**11, 2e-4, 700)]
 """Laws of so many trials that sums over a group's counts are integrals to ten digits; counts in a group."""

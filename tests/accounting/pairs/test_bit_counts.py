@@ -13,11 +13,7 @@ from thinning import first_fast
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.numerics.sums import LOG_TAIL, bernstein_reach
 from shuffle_plugins.accounting.pairs import bits
-from shuffle_plugins.accounting.pairs.bits import (
-    BitPair,
-    BitResponse,
-    bit_losses,
-)
+from shuffle_plugins.accounting.pairs.bits import BitPair, BitResponse, bit_losses
 
 VIOLATION = 1e-12
 

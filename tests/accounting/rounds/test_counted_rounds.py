@@ -14,13 +14,7 @@ from histories import accountant_of
 from scipy import stats
 from thinning import first_fast
 
-from shuffle_plugins.accounting import (
-    FINE,
-    BitEncoding,
-    CountedRound,
-    LossComposition,
-    Sampling,
-)
+from shuffle_plugins.accounting import FINE, BitEncoding, CountedRound, LossComposition, Sampling
 from shuffle_plugins.accounting.pairs.bits import BitResponse, counted_instance
 
 EPSILONS = (0.0, 0.1, 0.4, 1.0, 2.0)
@@ -152,10 +146,7 @@ def test_with_few_flips_on_a_sample_the_ends_are_near(
     encoding: str, flips: int, cohort: int, within: float, rounds: int, delta: float
 ) -> None:
     accountant = accountant_of(
-        (
-            counted(math.log(cohort / flips - 1), 200, 6 * cohort, cohort, encoding=encoding),
-            rounds,
-        )
+        (counted(math.log(cohort / flips - 1), 200, 6 * cohort, cohort, encoding=encoding), rounds)
     )
     found = accountant.epsilon(delta)
     assert found.upper < within * found.lower

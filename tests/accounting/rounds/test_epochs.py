@@ -14,11 +14,7 @@ from brute_force import extreme_channel, hockey_stick, k_ary_response, shuffled_
 from histories import accountant_of, shuffled
 from thinning import first_fast
 
-from shuffle_plugins.accounting import (
-    Blanket,
-    EpsilonInterval,
-    ShuffleRound,
-)
+from shuffle_plugins.accounting import Blanket, EpsilonInterval, ShuffleRound
 from shuffle_plugins.accounting.rounds.sums import SumRound
 from shuffle_plugins.accounting.rounds.tags import Tag, TaggedRound
 from shuffle_plugins.mechanisms import get
@@ -37,11 +33,7 @@ def epoch(
 
 
 def epoch_laws(
-    channel_after: Callable[[Transcript], np.ndarray],
-    *,
-    clients: int,
-    batches: Sequence[int],
-    ordered: bool,
+    channel_after: Callable[[Transcript], np.ndarray], *, clients: int, batches: Sequence[int], ordered: bool
 ) -> tuple[Law, Law]:
     """Laws of what the batches of one epoch release, for two datasets that differ in client 0.
 

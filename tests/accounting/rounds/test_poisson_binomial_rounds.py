@@ -12,12 +12,7 @@ from thinning import first_fast
 from shuffle_plugins.accounting import PoissonBinomialRound, Sampling
 from shuffle_plugins.accounting.losses import COARSE, FINE
 from shuffle_plugins.accounting.pairs.bits import leaning_instance
-from shuffle_plugins.accounting.pairs.noise import (
-    CUT_TAIL,
-    _fewest_coins,
-    gaussian_profile,
-    score_cover,
-)
+from shuffle_plugins.accounting.pairs.noise import CUT_TAIL, _fewest_coins, gaussian_profile, score_cover
 
 DELTA = 1e-6
 

@@ -13,13 +13,7 @@ from numpy.typing import NDArray
 from scipy.linalg import toeplitz
 from scipy.stats import binom
 
-from shuffle_plugins.accounting import (
-    Adversary,
-    FederatedAccountant,
-    FederatedRound,
-    Round,
-    WindowRound,
-)
+from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedRound, Round, WindowRound
 
 Floats = NDArray[np.float64]
 

@@ -92,11 +92,7 @@ def test_no_dataset_exceeds_the_upper_bound_nor_all_fall_short_of_the_lower(
     accountant = ShuffleAccountant()
     accountant.step(
         ShuffleRound(
-            local_epsilon=local_epsilon,
-            population=population,
-            cohort=cohort,
-            mechanism=name,
-            blanket=blanket,
+            local_epsilon=local_epsilon, population=population, cohort=cohort, mechanism=name, blanket=blanket
         )
     )
     grid = np.linspace(0.0, local_epsilon, 5)
@@ -149,12 +145,7 @@ def test_all_datasets_are_below_the_worst_mix(name: str, population: int, cohort
         ratios = np.round(channel[:3] / channel[:3].max(axis=0), 9)
         groups = np.unique(ratios, axis=1, return_inverse=True)[1].ravel()
         merged = np.stack([np.bincount(groups, weights=row) for row in channel[:3]])
-        pair = MixPair(
-            local_epsilon=local_epsilon,
-            others=others,
-            population=population,
-            slots=cohort,
-        )
+        pair = MixPair(local_epsilon=local_epsilon, others=others, population=population, slots=cohort)
         bound = mixed_bound(pair, factors)
         worst = np.zeros(len(factors))
         for one, two in neighbours(len(merged), population):

@@ -7,13 +7,7 @@ import torch
 
 from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.mechanisms import get
-from shuffle_plugins.mechanisms.oracles import (
-    elements_through,
-    flags_through,
-    rank,
-    rank_bits,
-    unrank,
-)
+from shuffle_plugins.mechanisms.oracles import elements_through, flags_through, rank, rank_bits, unrank
 from shuffle_plugins.randomness import SeededRandomness
 
 BITS = [

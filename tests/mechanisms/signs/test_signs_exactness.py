@@ -9,13 +9,7 @@ import torch
 from scripted_randomness import exponential
 
 from shuffle_plugins.mechanisms import get
-from shuffle_plugins.mechanisms.bit_planes import (
-    BitPlanes,
-    SampledPlan,
-    budgets,
-    plane_value,
-    plane_weights,
-)
+from shuffle_plugins.mechanisms.bit_planes import BitPlanes, SampledPlan, budgets, plane_value, plane_weights
 from shuffle_plugins.mechanisms.sign_patterns import Constants, cap_parameters, split_budget
 
 WHOLE = 1 << 62
@@ -27,10 +21,7 @@ EPSILONS = [1e-4, 1.5, 8.0, 50.0]
 @pytest.mark.parametrize("constants", list(Constants))
 def test_the_signs_of_a_report_cost_epsilon_together_and_no_more(epsilon, levels, samples, constants):
     planes = BitPlanes.within(
-        epsilon,
-        dim=100,
-        plan=SampledPlan(levels=levels, samples=samples),
-        constants=constants,
+        epsilon, dim=100, plan=SampledPlan(levels=levels, samples=samples), constants=constants
     )
     odds = math.prod(Fraction(WHOLE - t.low, t.low) ** samples for t in planes.thresholds)
     limit = exponential(epsilon)

@@ -1,7 +1,7 @@
 # ruff: noqa: E402
 """Triton kernels against the torch paths, bit for bit: on a GPU, or in Triton's interpreter.
 
-Without a GPU, test_triton_interpreter.py runs this file in a process of its own.
+Without a GPU, test_kernels_interpreter.py runs this file in a process of its own.
 """
 
 import dataclasses
@@ -18,9 +18,28 @@ if importlib.util.find_spec("triton") is None:
 if not (INTERPRETED or torch.cuda.is_available()):
     pytest.skip("needs a GPU or Triton's interpreter", allow_module_level=True)
 
-from shuffle_plugins.compressors import seeds, triton_kernels
+from shuffle_plugins.compressors import seeds
 from shuffle_plugins.compressors.hadamard import hadamard_transform, padded_transform
-from shuffle_plugins.compressors.triton_kernels import expand_triton, sum_triton, transform_rows_triton
+from shuffle_plugins.compressors.kernels import triton_kernels
+from shuffle_plugins.compressors.kernels.signs import (
+    decode_signs,
+    encode_signs_torch,
+    gather_signs,
+    pack_signs,
+    unpack_signs,
+)
+from shuffle_plugins.compressors.kernels.triton_kernels import (
+    decode_signs_triton,
+    encode_signs_triton,
+    expand_triton,
+    gather_signs_triton,
+    pack_signs_triton,
+    sum_triton,
+    transform_rows_triton,
+    unpack_signs_triton,
+)
+from shuffle_plugins.compressors.quantization import SignThresholds
+from shuffle_plugins.core import Rows
 from shuffle_plugins.randomness import Keystream, SeededRandomness, runs_kernels
 from shuffle_plugins.randomness.triton_chacha import keystream_words
 
@@ -117,16 +136,107 @@ def test_transform_in_place_with_padding_and_signs():
     assert torch.equal(out.cpu(), hadamard_transform(expected))
 
 
+def encode_both(rows, *, dim, scale=1.3, low=1 << 58, rotate=True):
+    given = {
+        "signs": diagonal(dim) if rotate else None,
+        "scale": scale,
+        "rule": SignThresholds(low=low),
+        "draw": SeededRandomness(1).keystream(),
+    }
+    on_device = Rows([block.to(DEVICE) for block in rows.blocks])
+    return encode_signs_triton(on_device, **given).cpu(), encode_signs_torch(rows, **given)
+
+
+@pytest.mark.parametrize(
+    ("clients", "dim"), [(3, 1), (5, 2), (130, 8), (70, 64), (5, 1000), (2, 4096), (1, 5000)]
+)
+def test_encoded_signs(clients, dim):
+    result, expected = encode_both(Rows(batch(clients, dim)), dim=dim)
+    assert torch.equal(result, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_encoded_signs_of_other_dtypes(dtype):
+    result, expected = encode_both(Rows(batch(3, 100, dtype=dtype)), dim=100, rotate=False)
+    assert torch.equal(result, expected)
+
+
+@pytest.mark.parametrize("low", [1, (1 << 61) - 12345, 1 << 61])
+def test_encoded_signs_at_extreme_thresholds(low):
+    result, expected = encode_both(Rows(batch(3, 50)), dim=50, low=low)
+    assert torch.equal(result, expected)
+
+
+def test_encoded_signs_of_blocks_of_columns(monkeypatch):
+    monkeypatch.setattr(triton_kernels, "_SCRATCH_VALUES", 1 << 8)
+    x = batch(3, 100)
+    result, expected = encode_both(Rows([x[:, :30], x[:, 30:]]), dim=100)
+    assert torch.equal(result, expected)
+    assert torch.equal(encode_both(Rows(x), dim=100)[0], expected)
+
+
+def test_encoded_signs_of_rows_too_long_for_a_program(monkeypatch):
+
+    monkeypatch.setattr(triton_kernels, "LARGEST_TILE", 1 << 6)
+    monkeypatch.setattr(triton_kernels, "_TILE", 1 << 6)
+    monkeypatch.setattr(triton_kernels, "_LONGEST_COLUMN", 1 << 2)
+    monkeypatch.setattr(triton_kernels, "_SCRATCH_VALUES", 1 << 8)
+    result, expected = encode_both(Rows(batch(1, 200)), dim=200)
+    assert torch.equal(result, expected)
+
+
+@pytest.mark.parametrize("low", [1, (1 << 61) - (1 << 40)])
+def test_encoded_signs_that_integers_decide(low, monkeypatch):
+    """A wide margin sends many more draws through the integers, and changes no sign."""
+    monkeypatch.setattr(triton_kernels, "MARGIN", 20.0)
+    result, expected = encode_both(Rows(batch(60, 64)), dim=64, low=low)
+    assert torch.equal(result, expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+def test_encoded_signs_of_what_is_not_a_number():
+    x = torch.full((1, 64), 3e38)
+    x[0, ::2] = -3e38
+    x[0, 0] = float("inf")
+    result, expected = encode_both(Rows(x), dim=64)
+    assert torch.equal(result, expected)
+
+
+@pytest.mark.parametrize(("clients", "dim", "count"), [(1, 1, 1), (40, 9, 3), (5_000, 7, 1)])
+def test_gathered_signs(clients, dim, count):
+    x, indices = batch(clients, dim), SeededRandomness(2).integers(dim, (clients, count))
+    given = {"scale": 1.3, "draw": SeededRandomness(1).keystream()}
+    rule = SignThresholds(low=1 << 58)
+    result = gather_signs_triton(x.to(DEVICE), indices.to(DEVICE), rule=rule, **given).cpu()
+    assert torch.equal(result, gather_signs(x, indices, low_threshold=rule.low, **given))
+
+
+@pytest.mark.parametrize("columns", [1, 31, 33, 100, 5_000])
+@pytest.mark.parametrize("rows", [0, 1, 600])
+def test_bits(rows, columns):
+    rows = min(rows, 20_000 // columns)
+    bits = SeededRandomness(1).integers(2, (rows, columns)).to(torch.uint8)
+    packed = pack_signs_triton(bits.to(DEVICE))
+    assert torch.equal(packed.cpu(), pack_signs(bits))
+    assert torch.equal(unpack_signs_triton(packed, columns=columns).cpu(), bits)
+    assert torch.equal(decode_signs_triton(packed, columns=columns).cpu(), bits.sum(dim=0, dtype=torch.int64))
+    assert torch.equal(unpack_signs(packed.cpu(), columns=columns), bits)
+    assert torch.equal(decode_signs(packed.cpu(), columns=columns), bits.sum(dim=0, dtype=torch.int64))
+
+
 MANY = 259 if torch.cuda.is_available() else 9  # the interpreter takes half a minute for so many
 
 
 @pytest.mark.parametrize(("count", "dim"), [(0, 5), (3, 1), (MANY, 100), (2, 1_100)])
 def test_vectors_of_seeds(count, dim):
     drawn = seeds.draw_seeds(count, randomness=SeededRandomness(1)).to(DEVICE)
-    given = {"cells": seeds.cells_on(DEVICE), "dim": dim, "domain": seeds.DOMAIN}
-    vectors, total = expand_triton(drawn, **given).cpu(), sum_triton(drawn, **given).cpu()
-    assert torch.equal(vectors.double() * seeds.UNIT, seeds.expand_all(drawn.cpu(), dim=dim))
-    assert torch.equal(total.double() * seeds.UNIT, seeds.sum_expanded(drawn.cpu(), dim=dim))
+    cells = seeds.cells_on(DEVICE)
+    assert torch.equal(
+        expand_triton(drawn, cells=cells, dim=dim).cpu(), seeds.expand_all(drawn.cpu(), dim=dim)
+    )
+    assert torch.equal(
+        sum_triton(drawn, cells=cells, dim=dim).cpu(), seeds.sum_expanded(drawn.cpu(), dim=dim)
+    )
 
 
 @gpu

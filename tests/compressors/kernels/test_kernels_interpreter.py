@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the parity tests run on the GPU")
 def test_kernels_in_the_interpreter():
-    file = Path(__file__).with_name("test_triton_kernels.py")
+    file = Path(__file__).with_name("test_kernels_parity.py")
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", str(file)],
         env={**os.environ, "TRITON_INTERPRET": "1", "PYTEST_ADDOPTS": ""},
