@@ -6,7 +6,6 @@ from .accountants import SubsampledShufflePLDAccountant as SubsampledShufflePLDA
 from .accountants import SubsampledShuffleRDPAccountant as SubsampledShuffleRDPAccountant
 from .engine import PrivacyEngine as PrivacyEngine
 from .engine import TrainingPlan as TrainingPlan
-from .lightning import LightningCallback as LightningCallback
 from .loaders import CohortLoader as CohortLoader
 from .loaders import Delivery as Delivery
 from .loaders import EpochSampler as EpochSampler

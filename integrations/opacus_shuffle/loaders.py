@@ -307,7 +307,7 @@ class CohortLoader(DataLoader[Any]):
                 "batch_sampler must be a FixedSizeSampler, a PoissonSampler or an EpochSampler, got "
                 f"{batch_sampler!r}"
             )
-        _refuse_iterable(dataset)
+        refuse_iterable(dataset)
         if max_batch_size is None:  # and not of a loader whose data set was looked at before
             _refuse_repeated_records(dataset, population=batch_sampler.population)
         else:
@@ -382,7 +382,8 @@ class CohortLoader(DataLoader[Any]):
             yield batch
 
 
-def _refuse_iterable(dataset: object) -> None:
+def refuse_iterable(dataset: object) -> None:
+    """Refuse a data set from which records cannot be drawn by number."""
     if isinstance(dataset, IterableDataset):
         raise ShufflePrivacyError(
             "an IterableDataset chooses the records by itself, and ε is for batches that the engine draws: "
@@ -453,7 +454,7 @@ def population_and_cohort(data_loader: DataLoader[Any]) -> tuple[int, int]:
     if not isinstance(data_loader, DataLoader):
         raise ShufflePrivacyError(f"data_loader must be a torch DataLoader, got {type(data_loader).__name__}")
     dataset = data_loader.dataset
-    _refuse_iterable(dataset)
+    refuse_iterable(dataset)
     if not isinstance(dataset, Sized):
         raise ShufflePrivacyError("the data set has no length, and ε depends on it: give it a __len__")
     if len(dataset) < 1:

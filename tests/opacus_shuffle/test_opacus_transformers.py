@@ -14,7 +14,7 @@ import torch
 from opacus_shuffle import PrivacyBudgetExceeded, PrivacyEngine, ShufflePrivacyError
 from opacus_transparent import Transparent
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, WeightedRandomSampler
 
 import shuffle_plugins as sp
 from shuffle_plugins.protocols import VectorSum
@@ -199,6 +199,19 @@ def test_arguments_that_do_not_are_refused_before_training(
 ) -> None:
     with pytest.raises(ShufflePrivacyError, match=says):
         make(privacy=privacy, **arguments).train()
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(texts())
+
+
+@pytest.mark.parametrize(
+    ("data", "says"), [(Stream(), "map-style"), (Subset(texts(), [0] * N), "repeat a record")]
+)
+def test_data_that_cannot_be_drawn_from_are_refused(make: Any, data: Any, says: str) -> None:
+    with pytest.raises(ShufflePrivacyError, match=says):
+        make(data=data, max_steps=2).train()
 
 
 @pytest.mark.parametrize("name", ["fp16", "world_size", "n_gpu", "deepspeed", "fsdp"])
@@ -386,9 +399,10 @@ def test_a_checkpoint_without_its_costs_is_refused(make: Any, tmp_path: Path) ->
 
 
 def test_what_comes_out_is_a_plain_model(make: Any, tmp_path: Path) -> None:
-    trainer = make(trainers_own={"eval_dataset": texts(count=8)}, eval_strategy="steps", eval_steps=1)
+    evaluation = {"eval_strategy": "steps", "eval_steps": 1, "eval_on_start": True}
+    trainer = make(trainers_own={"eval_dataset": texts(count=8)}, **evaluation)
     trainer.train()
-    assert sum("eval_loss" in each for each in trainer.state.log_history) == 4
+    assert sum("eval_loss" in each for each in trainer.state.log_history) == 5
     predicted = trainer.predict(texts(count=8)).predictions
     assert predicted.shape == (8, 2)
     trainer.save_model(str(tmp_path / "saved"))

@@ -17,7 +17,7 @@ from transformers import Trainer
 
 from opacus_shuffle.accountants import ShufflePrivacyError
 from opacus_shuffle.engine import PrivacyEngine
-from opacus_shuffle.loaders import options_of, rounds_in, wrap_data_loader
+from opacus_shuffle.loaders import options_of, refuse_iterable, rounds_in, wrap_data_loader
 from opacus_shuffle.sums import DEFAULT_RANDOMIZER
 from shuffle_plugins.core import checks
 
@@ -96,6 +96,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         if self._batches is not None:
             return self._batches
         own = super().get_train_dataloader()
+        refuse_iterable(own.dataset)
         sampler = getattr(own.batch_sampler, "sampler", own.sampler)
         if not isinstance(sampler, RandomSampler) or sampler.replacement:
             raise ShufflePrivacyError(
@@ -130,9 +131,8 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
 
     def _look_up_for_each_record(self, layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Look positions up for each record: models do so once for all, which hides whose gradient it is."""
-        rows = self._private.delivered.rows
         if layer.training and torch.is_grad_enabled() and inputs[0].dim() == 2 and len(inputs[0]) == 1:
-            return (inputs[0].expand(rows, -1), *inputs[1:])
+            return (inputs[0].expand(self._private.delivered.rows, -1), *inputs[1:])
         return None
 
     def get_batch_samples(

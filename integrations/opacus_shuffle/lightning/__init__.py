@@ -1,0 +1,5 @@
+"""For scripts with Lightning's ``Trainer``; loaded when a name is used."""
+
+from shuffle_plugins.core.extras import face
+
+__getattr__, __dir__, __all__ = face(__name__, __file__, extra="opacus")

@@ -1,0 +1,1 @@
+from .callback import LightningCallback as LightningCallback
