@@ -26,6 +26,7 @@ PAGE = HERE.parents[1] / "docs" / "reference" / "frontier.md"
 PICTURE = HERE / "frontier.png"
 FRONT = HERE / "mnist.png"  # for the site's first page
 TRIALS = HERE / "trials.json"
+LANGUAGE_MODEL = HERE.parent / "lora" / "results.json"
 TITLES = {
     "mnist": "MNIST",
     "fashion-mnist": "Fashion-MNIST",
@@ -71,7 +72,7 @@ def accuracy(runs: Runs) -> str:
 
 def text(runs: Runs) -> str:
     """The whole Markdown page, from the runs in the results."""
-    parts = (_head, _accuracies, _against_the_server, _costs)
+    parts = (_head, _accuracies, _text, _against_the_server, _costs)
     return "\n".join([*(line for part in parts for line in part(runs)), _method(runs)]) + "\n"
 
 
@@ -145,6 +146,18 @@ def _accuracies(runs: Runs) -> Iterable[str]:
                     f"The other arms are within {_behind(mine):.1f} points of a model that is trained "
                     "without privacy."
                 )
+
+
+def _text(runs: Runs) -> Iterable[str]:
+    """What another example has measured, which has a page of its own; ``runs`` are not asked."""
+    first = [run for run in json.loads(LANGUAGE_MODEL.read_text())["runs"] if run["seed"] == 0]
+    told = {(run["arm"], run["target_epsilon"]): f"{100 * run['accuracy']:.1f} %" for run in first}
+    sums = [f"{text} at ε = {level:g}" for (arm, level), text in told.items() if arm == "sum"]
+    yield f"""
+## Text
+
+SST-2, by LoRA on a pretrained language model ([its page](language-model.md)), one run each: {", ".join(sums)}
+with sums that need no trusted server, and {told["none", None]} without noise."""
 
 
 def _behind(runs: Runs) -> float:

@@ -82,6 +82,7 @@ NOT_RUN = {
         "figures/make.py",
     ): "takes minutes; tests/examples/test_figures.py runs parts",
     ("docs/reference/frontier.md", "frontier/run.py"): MNIST,
+    ("docs/reference/language-model.md", "lora/train.py"): MNIST,
     ("docs/reference/mnist.md", "paper_mnist.py"): MNIST,
     ("docs/reference/mnist.md", "mnist_vector_sum.py"): MNIST,
     ("docs/reference/mnist.md", "mnist_shared_sum.py"): MNIST,
