@@ -33,7 +33,7 @@ def test_the_lock_has_a_version_within_every_bound_and_hashes_alone() -> None:
     extras = PROJECT["optional-dependencies"]
     asked = [
         *PROJECT["dependencies"],
-        *(each for extra in ("torch", "opacus", "flower", "dev") for each in extras[extra]),
+        *(each for extra in ("torch", "opacus", "transformers", "flower", "dev") for each in extras[extra]),
     ]
     for text in asked:
         wanted = Requirement(text)

