@@ -115,8 +115,8 @@ def _evaluation() -> list[str]:
 
     first, second = ([noise(local_epsilon, metrics) for metrics in (1, 2)] for local_epsilon in (1.0, 2.0))
     return [
-        f"c is at most {up(first[0])} for one metric and {up(first[1])} for two at ε0 = 1, "
-        f"{up(second[0])} and {up(second[1])} at ε0 = 2.",
+        f"| ε0 = 1 | {up(first[0])} / √reports | {up(first[1])} / √reports |",
+        f"| ε0 = 2 | {up(second[0])} / √reports | {up(second[1])} / √reports |",
     ]
 
 
