@@ -197,9 +197,15 @@ class SpendingRecord:
             adversary=settings.adversary,
             participants=participants,
         ):
+            alone = FederatedAccountant(method=self.accountant.method)
+            alone.step(federated_round, participants=None)
+            cost = alone.epsilon(settings.delta, adversary=settings.adversary, lower=False).upper
+            kept = "" if self.ledger is None else f" in {self.ledger.path}"
             raise BudgetExhausted(
                 f"another round could take ε against {settings.adversary} over {settings.max_epsilon:g} at "
-                f"δ = {settings.delta:g}; after {self.accountant.num_rounds} rounds: {self}"
+                f"δ = {settings.delta:g}; after {self.accountant.num_rounds} rounds{kept}: {self}. One such "
+                f"round alone costs ε ≤ {rounded(cost, up=True)}: take more noise (a smaller ε0), more "
+                "clients for a round, or a larger max_epsilon"
             )
 
     def spent(self, adversary: Adversary) -> float:

@@ -16,9 +16,10 @@ from flwr_shuffle.metrics import PrivateEvaluation
 from flwr_shuffle.updates import Updates, of_kind
 from shuffle_plugins.accounting import Adversary, FederatedRound
 from shuffle_plugins.core.checks import Delta, Positive, Ranged, in_range, one_of, whole_number
-from shuffle_plugins.mechanisms import Kind, PrivateSum, SumSpec, available, summary
+from shuffle_plugins.mechanisms import Kind, PrivateSum, SumSpec, available
 from shuffle_plugins.mechanisms import MechanismSpec as MechanismSpec
 from shuffle_plugins.mechanisms.base import SeveralReports
+from shuffle_plugins.mechanisms.registry import ONE_MESSAGE, check_known
 from shuffle_plugins.mechanisms.spec import Spec
 from shuffle_plugins.protocols import WindowedSum
 from shuffle_plugins.shuffler import InMemoryShuffler, Shuffler
@@ -394,11 +395,20 @@ def mechanism_of(
             "VectorSum.calibrated(dim=…, cohort=…, radius=…, epsilon=…, delta=…, num_steps=…, population=…) "
             f"or BallSum.calibrated(…); got {randomizer!r}"
         )
-    summary(randomizer.name if isinstance(randomizer, MechanismSpec) else randomizer)  # refuses unknown names
+    try:
+        name = randomizer.name if isinstance(randomizer, MechanismSpec) else randomizer
+        check_known(name, *ONE_MESSAGE)
+    except ValueError as error:
+        raise ValueError(f"{error}; a sum is an object, such as VectorSum.calibrated(…)") from None
     if isinstance(randomizer, MechanismSpec):
         return randomizer
     if local_epsilon is None or clipping_norm is None:
-        raise ValueError("with a mechanism's name give local_epsilon and clipping_norm")
+        missing = {
+            "local_epsilon (the ε0 of a report; begin with 4.0)": local_epsilon,
+            "clipping_norm (the largest length of an update; begin with 1.0)": clipping_norm,
+        }
+        asked = " and ".join(what for what, value in missing.items() if value is None)
+        raise ValueError(f"with the name of a mechanism, {randomizer!r}, give {asked}")
     return MechanismSpec(name=randomizer, local_epsilon=local_epsilon, radius=clipping_norm)
 
 

@@ -35,7 +35,7 @@ from flwr_shuffle.inner_strategy import (
 )
 from flwr_shuffle.metrics import PrivateEvaluation, record_of
 from flwr_shuffle.rounds import Rounds, SentRound, SpendingRecord
-from flwr_shuffle.settings import ClientSampling, Settings, mechanism_of, stage_of, trust_of
+from flwr_shuffle.settings import ClientSampling, FixedSize, Settings, mechanism_of, stage_of, trust_of
 from flwr_shuffle.updates import Failures, Layout, Updates, UpdateTerms
 from shuffle_plugins.accounting import (
     Adversary,
@@ -463,6 +463,10 @@ class ShuffleStrategy(HostStrategy):
         lines = [
             f"Randomizer: {mechanism.name}, ε0 = {mechanism.local_epsilon:g}: {self._clipping()}",
             f"Sampling: {settings.sampling} of at least {settings.population} clients",
+            f"The cohort is larger than the population: with {settings.population} clients all are invited, "
+            "and sampling earns nothing"
+            if isinstance(settings.sampling, FixedSize) and settings.sampling.cohort > settings.population
+            else None,
             f"Fewest reports: {settings.fewest_reports}",
             f"Budget: {budget}, δ = {settings.delta:g}, replace-one neighbours",
             f"Recorded: {_place(self._record.ledger)}",

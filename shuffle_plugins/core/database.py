@@ -31,8 +31,8 @@ class Database:
     def __init__(self, path: StrPath, *, create: bool = True) -> None:
         self.path = Path(path).absolute()
         if not (self.path.parent if create else self.path).exists():
-            missing = f"the folder {self.path.parent}" if create else f"the {self.WHAT} {self.path}"
-            raise FileNotFoundError(f"{missing} does not exist")
+            missing = f"folder {self.path.parent}" if create else f"file {self.path}"
+            raise FileNotFoundError(f"{self.WHAT}: the {missing} does not exist")
         if create and not self.path.exists():
             with suppress(FileExistsError):  # another process was quicker
                 self.make(self.path)

@@ -300,7 +300,7 @@ def test_a_budget_ends_queries_before_anybody_is_asked() -> None:
     grid = summed(clients, max_epsilon=2.5)
     assert len(ask(grid)) == len(ask(grid)) == 1
     asked = len(clients.seen)
-    with pytest.raises(BudgetExhausted, match="another round could take"):
+    with pytest.raises(BudgetExhausted, match=r"another round could take .* One such round alone costs ε ≤"):
         ask(grid)
     assert len(clients.seen) == asked
     assert grid.spending().num_rounds == 2

@@ -495,11 +495,22 @@ def test_rounds_need_the_grid():
         ({"shuffler": InMemoryShuffler(minimum=21)}, "needs 21 reports"),
         ({"max_epsilon": float("nan")}, "max_epsilon"),
         ({"randomizer": MechanismSpec(name="laplace", local_epsilon=1.0)}, "leave out both"),
+        ({"randomizer": "privunits"}, "did you mean 'privunit' .* a sum is an object"),
+        ({"clipping_norm": None}, "'laplace', give clipping_norm .* begin with 1.0"),
+        ({"ledger": "nowhere/budget.db"}, "budget ledger: the folder .*nowhere does not exist"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(options, match):
-    with pytest.raises(ValueError, match=match):
+    with pytest.raises((ValueError, FileNotFoundError), match=match):
         shuffled(**options)
+
+
+def test_a_cohort_larger_than_the_population_is_said_to_be_everybody(caplog):
+    caplog.set_level("INFO", logger="flwr")
+    shuffled(sampling=FixedSize(CLIENTS)).summary()
+    assert "sampling earns nothing" not in caplog.text
+    shuffled(sampling=FixedSize(CLIENTS + 1)).summary()
+    assert f"with {CLIENTS} clients all are invited, and sampling earns nothing" in caplog.text
 
 
 def test_the_rounds_are_those_of_the_accountant_or_the_ledger_given(tmp_path):
