@@ -680,7 +680,9 @@ class ShuffleMixin:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the original optimizer, the history, and a radius that moves, within its bounds.
 
-        A history that lacks rounds which were recorded here, or by the run that was saved, is refused.
+        A history that lacks rounds which were recorded here, or by the run that was saved, is refused, and
+        so is none, once rounds were recorded here. It warns if the run goes on with other rounds, or without
+        its target.
         """
         adaptive = self._setting.ball.adaptive
         rest = dict(state_dict)
@@ -691,8 +693,13 @@ class ShuffleMixin:
                 f"the state holds the rounds of {len(histories)} accountants, and {len(self._accounting)} "
                 "are attached: attach as many as the saved optimizer had, and load then"
             )
+        if not histories and any(hook.accountant.spent.num_steps for hook in self._accounting):
+            raise ShufflePrivacyError(
+                "rounds were recorded here, and the state holds no history: it was not saved by this run's "
+                "optimizer. Load it before the first round"
+            )
         for hook, history in zip(self._accounting, histories, strict=False):
-            hook.accountant.take_over(history)
+            hook.accountant.take_over(history, next_round=self.round)
         super().load_state_dict(rest)  # type: ignore[misc]
         if adaptive is not None and radius is not None:
             self.max_grad_norm = adaptive.held(positive("max_grad_norm", radius))
