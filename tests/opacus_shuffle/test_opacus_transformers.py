@@ -22,6 +22,13 @@ from shuffle_plugins.protocols import VectorSum
 transformers = pytest.importorskip("transformers")
 accelerate = pytest.importorskip("accelerate")
 from opacus_shuffle.transformers import PrivacyArguments, PrivateTrainer  # noqa: E402
+from opacus_shuffle.transformers.trainer import (  # noqa: E402
+    _CLASSES,
+    _KINDS,
+    _kind_of,
+    _losses_of_items,
+    _of_record,
+)
 
 pytestmark = pytest.mark.slow  # to load transformers takes seconds
 
@@ -256,6 +263,36 @@ def test_a_loss_that_may_mix_records_is_refused(make: Any) -> None:
     assert torch.equal(parameters_of(trainer.model), before)
 
 
+def test_the_first_batch_shows_the_kind_of_loss(make: Any) -> None:
+    """Weights in bf16 give a loss of two digits; and no later batch is refused for what is in it."""
+    trainer = make(model=classifier().bfloat16(), max_steps=2)
+    rows = []
+
+    def later(module: Any, inputs: Any, found: Any) -> None:
+        rows.append(len(found.logits))
+        if len(rows) > 1 and found.loss is not None:
+            found.loss = found.loss * 2
+
+    trainer.model.register_forward_hook(later)
+    trainer.train()
+    assert (trainer._kind, rows) == ("labels", [4] * 10)
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_a_loss_in_bf16_shows_its_kind(kind: str) -> None:
+    for seed in range(20):
+        draw = torch.Generator().manual_seed(seed)
+        shape = (32,) if kind == "labels" else (32, 5)
+        classes = (3,) if kind in _CLASSES else ()
+        logits = torch.randn(*shape, *classes, generator=draw).bfloat16()
+        labels = torch.randint(2, shape, generator=draw)
+        labels = labels if classes else labels.float()
+        losses, counted = _losses_of_items(kind, logits, labels)
+        own = (losses.sum() / counted.sum()).bfloat16()
+        assert _kind_of(own, logits, labels) == kind
+        assert _kind_of(own * 1.2, logits, labels) != kind
+
+
 @pytest.mark.parametrize("targets", ["numbers", "several labels"])
 def test_losses_of_real_numbers(make: Any, targets: str) -> None:
     data = texts()
@@ -268,6 +305,8 @@ def test_losses_of_real_numbers(make: Any, targets: str) -> None:
     trainer = make(model=model, data=data, max_steps=1)
     trainer.train()
     assert trainer._kind == targets
+    with pytest.raises(ShufflePrivacyError, match="label_smoothing_factor is for labels that are classes"):
+        make(model=copy.deepcopy(model), data=data, label_smoothing_factor=0.1).train()
 
 
 def test_a_loss_function_sees_one_record_at_a_time(make: Any) -> None:

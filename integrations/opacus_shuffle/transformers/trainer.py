@@ -197,26 +197,27 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         return (losses.mean(), outputs) if return_outputs else losses.mean()
 
     def _losses(self, outputs: Any, labels: Tensor | None) -> Tensor:
-        """The loss of each record: of that kind whose mean over the batch is the model's own loss."""
-        own = outputs.get("loss") if isinstance(outputs, Mapping) else None
-        logits = outputs.get("logits") if isinstance(outputs, Mapping) else None
+        """The loss of each record, of the kind that the first batch showed the model's own loss to be."""
+        own, logits = (outputs.get(n) if isinstance(outputs, Mapping) else None for n in ("loss", "logits"))
+        kind, found, smoothing = self._kind, None, self.args.label_smoothing_factor
         if own is not None and logits is not None and labels is not None:
-            for kind in sorted(_KINDS, key=lambda kind: kind != self._kind):
-                found = _losses_of_items(kind, logits, labels)
-                if found is None:
-                    continue
-                losses, counted = found
-                mean = losses.sum() / counted.sum()
-                if torch.isclose(mean, own.to(mean), rtol=1e-3, equal_nan=True):
-                    self._kind = kind
-                    if smoothing := self.args.label_smoothing_factor:
-                        losses, counted = _losses_of_items(kind, logits, labels, smoothing) or found
-                    return losses.sum(1) / counted.sum(1).clamp(min=1)
-        raise ShufflePrivacyError(
-            "the model's loss is not seen to be a mean of losses of single labels, so a record might reach "
-            "others through it: pass compute_loss_func, which is called for one record at a time, or "
-            "override compute_loss by a mean over records"
-        )
+            kind = kind or _kind_of(own, logits, labels)
+            found = None if kind is None else _losses_of_items(kind, logits, labels, smoothing)
+        if found is None:
+            raise ShufflePrivacyError(
+                "the model's loss is none that a PrivateTrainer can take apart by records: the mean over "
+                "labels of the cross-entropy, the squared error, or the binary cross-entropy. Pass "
+                "compute_loss_func, which is called for one record at a time, or override compute_loss by a "
+                "mean over records"
+            )
+        if smoothing and kind not in _CLASSES:
+            raise ShufflePrivacyError(
+                f"label_smoothing_factor is for labels that are classes, and these are {kind}: leave it out"
+            )
+        losses, counted = found
+        if (losses.sum() / counted.sum()).isfinite():  # else it shows no kind, as without any label
+            self._kind = kind
+        return losses.sum(1) / counted.sum(1).clamp(min=1)
 
     def log(self, logs: dict[str, float], *trainers_own: Any) -> None:
         """As of ``Trainer``, with ε so far."""
@@ -267,15 +268,28 @@ def _check_arguments(args: Any, privacy: PrivacyArguments) -> None:
 
 # ---- losses by record -----------------------------------------------------------------------------------
 
-_KINDS = ("labels", "next tokens", "numbers", "several labels")
+_CLASSES = ("labels", "next tokens")
+_KINDS = (*_CLASSES, "numbers", "several labels")
+
+
+def _kind_of(own: Tensor, logits: Tensor, labels: Tensor) -> str | None:
+    """The kind whose mean over the batch is nearest to the model's own loss, and equal but for rounding."""
+    distances = {}
+    tolerance = max(1e-3, 4 * torch.finfo(own.dtype).eps)
+    for kind in _KINDS:
+        if (found := _losses_of_items(kind, logits, labels)) is not None:
+            mean = found[0].sum() / found[1].sum()
+            if torch.isclose(mean, own.to(mean), rtol=tolerance, equal_nan=True):
+                distances[kind] = float((mean - own).abs())
+    return min(distances, key=lambda kind: distances[kind], default=None)
 
 
 def _losses_of_items(
     kind: str, logits: Tensor, labels: Tensor, smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor] | None:
     """Losses, (records, labels of each), and which of them count; None if the kind does not fit."""
-    rows = len(labels)
-    if kind in ("labels", "next tokens"):
+    rows, logits = len(labels), logits.float()  # in bf16 a loss has two digits
+    if kind in _CLASSES:
         if kind == "next tokens" and labels.dim() == 2:
             logits, labels = logits[:, :-1], labels[:, 1:]
         elif kind == "next tokens":
@@ -293,7 +307,7 @@ def _losses_of_items(
     if not labels.is_floating_point() or logits.numel() != labels.numel():
         return None
     of_items = mse_loss if kind == "numbers" else binary_cross_entropy_with_logits
-    losses = of_items(logits.reshape(rows, -1), labels.reshape(rows, -1), reduction="none")
+    losses = of_items(logits.reshape(rows, -1), labels.reshape(rows, -1).float(), reduction="none")
     return losses, torch.ones_like(losses)
 
 
