@@ -399,6 +399,21 @@ def test_a_second_run_needs_a_new_trainer(make: Any) -> None:
         trainer.hyperparameter_search()
 
 
+def test_a_run_that_failed_before_its_first_round_needs_a_new_trainer(make: Any) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("once")
+
+    trainer = make(trainers_own={"compute_loss_func": fails})
+    with pytest.raises(RuntimeError, match="once"):
+        trainer.train()
+    assert len(trainer.engine.accountant) == 0
+    with pytest.raises(ShufflePrivacyError, match="make a new trainer"):
+        trainer.train()
+    trainer = make(model=classifier(), max_steps=1)
+    trainer.train()
+    assert len(trainer.engine.accountant) == 1
+
+
 def test_a_model_that_is_made_anew(make: Any) -> None:
     kind = lambda model, **own: PrivateTrainer(model_init=model, **own)  # noqa: E731
     trainer = make(model=lambda: classifier(), kind=kind)

@@ -62,6 +62,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         self.privacy = privacy
         self.engine = PrivacyEngine()
         self._private: Any = None
+        self._ended = False  # Opacus's hooks are gone
         self._batches: DataLoader[Any] | None = None
         self._kind: str | None = None
         self._handles: list[RemovableHandle] = []
@@ -70,10 +71,10 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
 
     def train(self, *arguments: Any, **trainers_own: Any) -> Any:
         """As of ``Trainer``, once: to resume a run, make a new trainer and a new model."""
-        if self._private is not None and len(self.engine.accountant):
+        if self._ended:
             raise ShufflePrivacyError(
-                "this trainer has trained already, and its target is spent: to resume a run, or for another "
-                "one, make a new trainer and a new model"
+                "this trainer has trained already, or failed to, and its model is private no more: to resume "
+                "a run, or for another one, make a new trainer and a new model"
             )
         _check_arguments(self.args, self.privacy)
         self.args.ignore_data_skip = True  # a resumed run draws anew: batches are not drawn and thrown away
@@ -84,6 +85,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
                 handle.remove()
             if self._private is not None:
                 self._opacus.cleanup()
+                self._ended = True
 
     def hyperparameter_search(self, *_: Any, **__: Any) -> Any:
         """Refuse: every trial would cost ε by itself."""
