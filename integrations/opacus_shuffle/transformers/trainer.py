@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from accelerate.data_loader import SeedableRandomSampler
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 from torch.utils.data import DataLoader, RandomSampler
@@ -17,7 +18,13 @@ from transformers import Trainer
 
 from opacus_shuffle.accountants import ShufflePrivacyError
 from opacus_shuffle.engine import PrivacyEngine
-from opacus_shuffle.loaders import options_of, refuse_iterable, rounds_in, wrap_data_loader
+from opacus_shuffle.loaders import (
+    options_of,
+    refuse_iterable,
+    refuse_other_sampler,
+    rounds_in,
+    wrap_data_loader,
+)
 from opacus_shuffle.sums import DEFAULT_RANDOMIZER
 from shuffle_plugins.core import checks
 
@@ -100,11 +107,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         own = super().get_train_dataloader()
         refuse_iterable(own.dataset)
         sampler = getattr(own.batch_sampler, "sampler", own.sampler)
-        if not isinstance(sampler, RandomSampler) or sampler.replacement:
-            raise ShufflePrivacyError(
-                f"the loader's {type(sampler).__name__} would be replaced, because the accounting holds for "
-                "the engine's own sampler only: draw records at random, and weigh classes in the loss"
-            )
+        refuse_other_sampler(sampler, records=len(own.dataset), random=(RandomSampler, SeedableRandomSampler))
         physical, parts = self.args.train_batch_size, self.args.gradient_accumulation_steps
         plain = DataLoader(own.dataset, batch_size=physical * parts, shuffle=True, **options_of(own))
         steps = self.args.max_steps
