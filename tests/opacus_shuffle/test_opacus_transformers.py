@@ -327,6 +327,15 @@ def test_a_loss_function_sees_one_record_at_a_time(make: Any) -> None:
     assert seen == [(1, 1, None)] * 20
 
 
+def test_outputs_are_taken_apart_by_records() -> None:
+    tables = {"logits": torch.arange(12.0).view(4, 3), "shared": torch.zeros(2, 4), "loss": torch.tensor(1.0)}
+    found, labels = _of_record(tables, torch.arange(4), 2, rows=4)
+    assert (found.keys(), found["logits"].tolist(), labels.tolist()) == ({"logits"}, [[6.0, 7.0, 8.0]], [2])
+    assert _of_record(tables["logits"], None, 2, rows=4)[0].tolist() == [[6.0, 7.0, 8.0]]
+    with pytest.raises(ShufflePrivacyError, match="return_dict=True"):
+        _of_record((tables["logits"],), None, 2, rows=4)
+
+
 def test_a_loss_of_ones_own(make: Any) -> None:
     class Mine(PrivateTrainer):
         def compute_loss(

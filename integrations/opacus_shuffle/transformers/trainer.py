@@ -197,7 +197,8 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
             losses = self._losses(outputs, labels)
         else:
             outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
-            parts = (_of_record(outputs, labels, i) for i in range(self._private.delivered.rows))
+            rows = self._private.delivered.rows
+            parts = (_of_record(outputs, labels, i, rows=rows) for i in range(rows))
             losses = torch.stack([self.compute_loss_func(*part, num_items_in_batch=None) for part in parts])
         return (losses.mean(), outputs) if return_outputs else losses.mean()
 
@@ -316,9 +317,15 @@ def _losses_of_items(
     return losses, torch.ones_like(losses)
 
 
-def _of_record(outputs: Any, labels: Any, i: int) -> tuple[Any, Any]:
-    """What a model put out for one record, and its labels."""
-    if isinstance(outputs, Mapping):
-        found = {name: v[i : i + 1] for name, v in outputs.items() if isinstance(v, Tensor) and v.dim()}
-        return type(outputs)(**found), None if labels is None else labels[i : i + 1]
-    return outputs[i : i + 1], None if labels is None else labels[i : i + 1]
+def _of_record(outputs: Any, labels: Any, i: int, *, rows: int) -> tuple[Any, Any]:
+    """What a model put out for one record, and its labels; of a mapping what has one row for each record."""
+    own = None if labels is None else labels[i : i + 1]
+    if isinstance(outputs, Tensor):
+        return outputs[i : i + 1], own
+    if not isinstance(outputs, Mapping):
+        raise ShufflePrivacyError(
+            "compute_loss_func is called for one record at a time, and what the model puts out, a "
+            f"{type(outputs).__name__}, cannot be taken apart: use a ModelOutput (return_dict=True)"
+        )
+    tensors = {name: v for name, v in outputs.items() if isinstance(v, Tensor) and v.dim()}
+    return type(outputs)(**{name: v[i : i + 1] for name, v in tensors.items() if len(v) == rows}), own
