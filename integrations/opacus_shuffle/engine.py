@@ -504,7 +504,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         """Opacus's ``load_checkpoint``, which refuses a history it cannot continue before anything is loaded.
 
         It warns if the run goes on with other rounds than it was saved with, or without the target that it
-        had, as ``optimizer.load_state_dict`` does. As there, the file is unpickled, so load only files that you trust.
+        had, as ``optimizer.load_state_dict`` does. As in Opacus, the file is unpickled, so load only files
+        that you trust.
         """
         start = path.tell() if hasattr(path, "tell") else None
         checkpoint = torch.load(path, **{**(torch_load_kwargs or {}), "weights_only": False})

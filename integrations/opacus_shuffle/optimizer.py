@@ -95,8 +95,9 @@ class ShuffleMixin:
     A step is taken on a batch that a :class:`~opacus_shuffle.CohortLoader` has just delivered, once, and on
     no other. Batches that are passed over, or whose step is refused, are recorded with the others once an
     iteration trains the model: whether a step is taken may depend on the data, and how many batches are
-    delivered does not. Left out are the last batch of an iteration if it was only looked at, and what the
-    accountant itself refuses, such as a round over the budget.
+    delivered does not. Left out are the last batch of an iteration if it was only looked at, and a step that
+    the accountant itself refuses, such as one over the budget. Where the budget has no room for a batch that
+    was passed over, the next delivery is refused.
     """
 
     # What the base optimizer brings.
@@ -372,7 +373,7 @@ class ShuffleMixin:
 
     @property
     def outstanding(self) -> list[tuple[AccountingHook, Round]]:
-        """What will be recorded as soon as the next batch is delivered, if no step comes before it."""
+        """What will be recorded when the next iteration begins, if no step comes before it."""
         trained = self._trained or self._stale_inputs.trained
         count = len(self._unrecorded) - self._only_looked_at if trained else 0
         return [
@@ -415,7 +416,9 @@ class ShuffleMixin:
         return self._cohort
 
     def owns(self, parameters: Sequence[nn.Parameter]) -> bool:
-        """Whether one is trained here, or has a gradient and is the model's, which may have grown since."""
+        """Whether one is trained here, or has a gradient and is in the watched model, to which it may have
+        been added since.
+        """
         if not {*self._own, *self._others}.isdisjoint(parameters):
             return True
         with_gradient = {p for p in parameters if p.grad is not None}
@@ -610,7 +613,7 @@ class ShuffleMixin:
             self._stepping = False
 
     def _check_batch(self) -> RoundUnderWay:
-        """The round that a step is to take a batch of; nothing else may be wrong with it."""
+        """The round under way, if a step may be taken on its last batch; else refuse, and say why not."""
         under_way = self._under_way
         if under_way is None or not under_way.fresh:
             raise ShufflePrivacyError(
@@ -718,7 +721,7 @@ class ShuffleMixin:
         sampler.levels = self._levels
 
     def begin_iteration(self) -> None:
-        """Forget a round that was begun and not released: it cannot meet the next cohort."""
+        """Record what the last iteration passed over, and drop its gradients before the next cohort."""
         self.record_passed_over(but=int(self._only_looked_at))
         self._unrecorded, self._trained, self._stale_inputs.trained = {}, False, False
         self._under_way = None
@@ -838,7 +841,8 @@ class StaleInputs:
         self._current: set[StorageWeakRef] = set()
         self._earlier: set[StorageWeakRef] = set()
         self._prune_at = 64
-        # not as a decorator: it loads torch's compiler, as every optimizer does, for up to a second
+        # Not a decorator: to import this module would load torch's compiler, which takes up to a second. Here
+        # it is loaded already, by the optimizer.
         self._untraced = torch.compiler.disable(self._check)  # type: ignore[no-untyped-call]
 
     def deliver(self, batch: object) -> None:

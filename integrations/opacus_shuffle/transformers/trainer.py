@@ -143,7 +143,10 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[PhysicalBatches, None]:
-        """The physical batches of a round, each drawn when its turn comes; no number of items is common."""
+        """The physical batches of a round, each drawn when its turn comes.
+
+        The count of their labels is None: Transformers would divide every record's loss by it.
+        """
         return PhysicalBatches(epoch_iterator, num_batches), None
 
     # ---- a step -----------------------------------------------------------------------------------------
