@@ -152,11 +152,11 @@ class ShuffleMixin:
         self._hooks: tuple[Callable[[Any], None], ...] = ()
         self._under_way: RoundUnderWay | None = None
         self._unrecorded: dict[int, Round] = {}  # by number, rounds that this iteration has delivered
-        self._trained = False  # whether the model was trained in this iteration
+        self._trained = False  # in this iteration, before the batch delivered last, or by a step
         self._delivered = self._released = 0
         self._on_nonfinite = on_nonfinite
         self._parameters_seen: int | None = None  # the last iteration that began with finite ones
-        self._stale_inputs = StaleInputs()
+        self._forward_watch = ForwardWatch()
         self._paid: dict[int, tuple[int, Round]] = {}  # by hook: the last round that it recorded
         self._stepping = False
         self._accountant: object = None  # of the engine that made this optimizer, if one did
@@ -354,9 +354,17 @@ class ShuffleMixin:
 
     def _record(self, hook: AccountingHook, number: int, new_round: Round) -> None:
         """Have it record a round, once: an epoch before its first release, which pays for the rest of it."""
-        if self._paid.get(id(hook), (None,))[0] != number:
+        if not self._is_paid(hook, number):
             hook(self, new_round)
             self._paid[id(hook)] = (number, new_round)
+
+    def _is_paid(self, hook: AccountingHook, number: int) -> bool:
+        return self._paid.get(id(hook), (None,))[0] == number
+
+    @property
+    def _has_trained(self) -> bool:
+        """Whether the model was trained in this iteration, with or without a step."""
+        return self._trained or self._forward_watch.trained
 
     def record_passed_over(self, *, but: int = 0) -> None:
         """Record the batches that were delivered and not stepped on, once the model is trained on one.
@@ -364,8 +372,7 @@ class ShuffleMixin:
         Each as it was to be charged when it was delivered. A batch that a budget refuses stays to be
         recorded. The last ``but`` batches are left out.
         """
-        self._trained |= self._stale_inputs.trained
-        while self._trained and len(self._unrecorded) > but:
+        while self._has_trained and len(self._unrecorded) > but:
             number, new_round = next(iter(self._unrecorded.items()))
             for hook in self._accounting:
                 self._record(hook, number, new_round)
@@ -374,20 +381,19 @@ class ShuffleMixin:
     @property
     def outstanding(self) -> list[tuple[AccountingHook, Round]]:
         """What will be recorded when the next iteration begins, if no step comes before it."""
-        trained = self._trained or self._stale_inputs.trained
-        count = len(self._unrecorded) - self._only_looked_at if trained else 0
+        count = len(self._unrecorded) - self._only_looked_at if self._has_trained else 0
         return [
             (hook, new_round)
             for number, new_round in list(self._unrecorded.items())[:count]
             for hook in self._accounting
-            if self._paid.get(id(hook), (None,))[0] != number
+            if not self._is_paid(hook, number)
         ]
 
     @property
     def _only_looked_at(self) -> bool:
         """Whether the last batch was delivered, and the model not trained on it."""
         last = self._under_way
-        return last is not None and last.fresh and last.batch.part == 0 and not self._stale_inputs.trained
+        return last is not None and last.fresh and last.batch.part == 0 and not self._forward_watch.trained
 
     def watch(self, module: nn.Module, *, accountant: SubsampledShuffleAccountant | None = None) -> None:
         """Look after the whole model: training on earlier batches is noticed, and layers that mix records.
@@ -395,7 +401,7 @@ class ShuffleMixin:
         With the accountant of an engine, an optimizer of any of the parameters that records elsewhere steps
         no more: each accountant would lack the other's rounds.
         """
-        module.register_forward_pre_hook(self._stale_inputs, with_kwargs=True)
+        module.register_forward_pre_hook(self._forward_watch, with_kwargs=True)
         self._watched = MixedRecords(module)
         own = set(self._own)
         self._others = tuple(p for p in module.parameters() if p.requires_grad and p not in own)
@@ -624,7 +630,7 @@ class ShuffleMixin:
                 "CohortLoader(dataset, batch_sampler=sampler)"
             )
         under_way.fresh = False
-        if self._stale_inputs.seen:
+        if self._forward_watch.stale:
             raise ShufflePrivacyError(
                 "since this batch was delivered the model was trained on tensors of an earlier one, whose "
                 "records were drawn for another step: train on each batch when it is delivered, and look at "
@@ -723,13 +729,13 @@ class ShuffleMixin:
     def begin_iteration(self) -> None:
         """Record what the last iteration passed over, and drop its gradients before the next cohort."""
         self.record_passed_over(but=int(self._only_looked_at))
-        self._unrecorded, self._trained, self._stale_inputs.trained = {}, False, False
+        self._unrecorded, self._trained, self._forward_watch.trained = {}, False, False
         self._under_way = None
         self._clear_gradients()
 
     def expect_batch(self, delivery: Delivery, batch: object = None) -> None:
         """Take note of a batch that is handed out: the next step is on this one, and on no earlier one."""
-        self._trained |= self._stale_inputs.trained
+        self._trained = self._has_trained  # of which what watches forgets the earlier batches
         if self._under_way is None or delivery.part == 0:
             self.record_passed_over()
             self._delivered += 1
@@ -737,7 +743,7 @@ class ShuffleMixin:
             self._under_way = RoundUnderWay(delivery, number)
             self._unrecorded.setdefault(number, self.round)
         self._under_way.batch, self._under_way.fresh = delivery, True
-        self._stale_inputs.deliver(batch)
+        self._forward_watch.deliver(batch)
         if self._watched is not None:
             forget_forward_passes(self._watched.module)
             self._watched.deliver()
@@ -828,15 +834,17 @@ class DistributedShuffleDPOptimizer(ShuffleMixin, DistributedDPOptimizer):  # ty
 # ---- what is noticed of a model that trains ---------------------------------------------------------------
 
 
-class StaleInputs:
-    """A forward pre-hook that notices training on the tensors of an earlier batch (``seen``), or at all.
+class ForwardWatch:
+    """A forward pre-hook that notices training since the last delivery: any, or on an earlier batch.
+
+    ``trained`` decides which batches are charged, and a step is refused once ``stale`` is set.
 
     Tensors are told by their storage: slices and views are recognised, copies are not. Copies of this hook,
     as in a copied or unpickled model, check nothing.
     """
 
     def __init__(self, *, blind: bool = False) -> None:
-        self.seen = self.trained = False
+        self.stale = self.trained = False
         self._blind = blind
         self._current: set[StorageWeakRef] = set()
         self._earlier: set[StorageWeakRef] = set()
@@ -847,7 +855,7 @@ class StaleInputs:
 
     def deliver(self, batch: object) -> None:
         """Take note of a batch that is handed out: a tensor, or a mapping, list or tuple of batches."""
-        self.seen = self.trained = False
+        self.stale = self.trained = False
         if self._blind:
             return
         self._earlier |= self._current
@@ -867,10 +875,10 @@ class StaleInputs:
     def _check(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         if torch.is_grad_enabled() and any(part.training for part in module.modules()):
             self.trained = True
-            self.seen = self.seen or self.any_stale((args, kwargs))
+            self.stale = self.stale or self.any_stale((args, kwargs))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return functools.partial(StaleInputs, blind=True), ()
+        return functools.partial(ForwardWatch, blind=True), ()
 
 
 class MixedRecords:
