@@ -25,7 +25,7 @@ from flwr_shuffle.grids import (
     valid_sum,
 )
 from flwr_shuffle.messages import LEVELS_KEY, RECORD_KEY
-from flwr_shuffle.rounds import connected
+from flwr_shuffle.rounds import Rounds, connected
 from flwr_shuffle.settings import FixedSize, Invitation
 from flwr_shuffle.strategy import HostStrategy, RoundMean, ShuffleStrategy
 from shuffle_plugins.accounting import Adversary, FederatedRound, GroupsRound
@@ -190,7 +190,7 @@ class GroupsStrategy(HostStrategy):
             raise ValueError(f'weigh must be "precision" or "clients", got {weigh!r}')
         self.weigh, self.one_encoding = weigh, one_encoding
         if one_encoding:
-            self._mix()
+            self._check_one_encoding()
         for group in groups:
             group._assumed = (_CHOICE,)
         self._spent: set[float] = set()  # levels whose budget is
@@ -202,8 +202,7 @@ class GroupsStrategy(HostStrategy):
         wanted = self.groups.values() if level is None else [self.groups[level]]
         return max(group.get_epsilon(delta) for group in wanted)
 
-    def _mix(self) -> None:
-        """Charge every group for rounds in which the reports of all groups hide each other."""
+    def _check_one_encoding(self) -> None:
         settings = [group.settings for group in self.groups.values()]
         kinds = {(each.mechanism.name, each.mechanism.radius) for each in settings}
         if len(kinds) > 1 or settings[0].mechanism.name not in ONE_BIT:
@@ -217,10 +216,14 @@ class GroupsStrategy(HostStrategy):
                 raise ValueError("one_encoding: take a shuffler in this process, as without shuffler=")
             if each.updates.samples_per_client > 1:
                 raise ValueError("one_encoding: clients report once in a round; leave samples_per_client out")
+
+    def _mix(self, *, num_rounds: int) -> None:
+        """Charge the groups for rounds in which the reports of all hide each other, in this run alone."""
         fewest = tuple((level, group.settings.fewest_reports) for level, group in self.groups.items())
         for group in self.groups.values():
             cohort = cast(FixedSize, group.settings.sampling).cohort
-            group.settings = replace(group.settings, sampling=_OneEncoding(cohort, groups=fewest))
+            mixed = replace(group.settings, sampling=_OneEncoding(cohort, groups=fewest))
+            group._rounds = Rounds(mixed, record=group._record, num_rounds=num_rounds)
 
     @override
     def _begin_run(self, grid: Grid, initial_arrays: ArrayRecord, *, num_rounds: int) -> Grid:
@@ -234,6 +237,8 @@ class GroupsStrategy(HostStrategy):
             shuffled = group._begin_run(together.members[level], initial_arrays, num_rounds=num_rounds)
             assert isinstance(shuffled, ShuffleGrid)
             together.shuffled[level] = shuffled
+        if self.one_encoding:
+            self._mix(num_rounds=num_rounds)
         latest = max(groups, key=lambda group: group._done)
         if latest._record.ledger is not None:
             latest._resume(latest._record.ledger, initial_arrays)  # of all the inner strategy's states
@@ -246,6 +251,7 @@ class GroupsStrategy(HostStrategy):
     def _end_run(self) -> None:
         for group in self.groups.values():
             group._end_run()
+            group._rounds = Rounds(group.settings, record=group._record)
 
     @override
     def configure_train(

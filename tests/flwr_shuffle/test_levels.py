@@ -399,6 +399,26 @@ def test_in_one_encoding_nothing_is_released_or_charged_without_enough_of_each_g
     assert strategy.get_epsilon(1e-2) == 0.0
 
 
+def test_who_was_in_one_encoding_is_charged_for_itself_when_it_reports_alone() -> None:
+    groups = groups_of()
+    GroupsStrategy(groups, one_encoding=True).start(
+        InProcessGrid(app_of(), num_nodes=12), MODEL, num_rounds=1, timeout=30
+    )
+    alone = groups_of()[1]
+    for each in (groups[1], alone):
+        own = grids_by_level(InProcessGrid(app_of(), num_nodes=12), LEVELS)[4.0]
+        each.start(own, MODEL, num_rounds=1, timeout=30)
+    mixed, charged = (
+        [each.federated_round.observer for each in strategy.accountant.history]
+        for strategy in (groups[1], alone)
+    )
+    assert mixed[0] != charged[0]
+    assert mixed[1:] == charged
+    labelled = GroupsStrategy(groups)  # the reports say which group they are of
+    labelled.start(InProcessGrid(app_of(), num_nodes=12), MODEL, num_rounds=1, timeout=30)
+    assert groups[1].accountant.history[2].federated_round.observer == charged[0]
+
+
 def test_what_one_encoding_does_not_take_is_refused() -> None:
     for options, why in (
         ({"randomizer": "privunit-g"}, "linf-coordinate"),
