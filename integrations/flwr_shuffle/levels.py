@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
@@ -63,38 +64,73 @@ def grids_by_level(
     offered = sorted({checks.local_epsilon(level, name="levels") for level in levels})
     if not offered:
         raise ValueError("offer at least one level")
-    asked = RecordDict({LEVELS_KEY: ConfigRecord({"levels": offered})})
+    taken = _levels_taken(grid, offered, timeout=timeout)
+    return {
+        offer: GroupGrid(grid, members=[node for node, level in taken.items() if level == offer])
+        for offer in offered
+    }
+
+
+def _levels_taken(grid: Grid, levels: Sequence[float], *, timeout: float | None) -> dict[int, float | None]:
+    """Of each node that answers the level that it takes, None for none."""
+    asked = RecordDict({LEVELS_KEY: ConfigRecord({"levels": list(levels)})})
     sent = [Message(asked, node, MessageType.TRAIN) for node in grid.get_node_ids()]
-    groups: dict[float, list[int]] = {level: [] for level in offered}
-    silent = len(sent)
+    taken: dict[int, float | None] = {}
     for reply in arriving(grid, sent, timeout=timeout):
-        record = reply.content.get(LEVELS_KEY) if reply.has_content() else None
-        taken = record.get("level") if isinstance(record, ConfigRecord) else None
-        if isinstance(taken, float) and taken in groups:
-            groups[taken].append(reply.metadata.src_node_id)
-            silent -= 1
-    told = ", ".join(f"{len(nodes)} at local_epsilon={level:g}" for level, nodes in groups.items())
-    _log.info("levels: %s; %d nodes take none", told, silent)
-    return {level: GroupGrid(grid, members=nodes) for level, nodes in groups.items()}
+        if reply.has_content():
+            record = reply.content.get(LEVELS_KEY)
+            level = record.get("level") if isinstance(record, ConfigRecord) else None
+            known = isinstance(level, float) and level in levels
+            taken[reply.metadata.src_node_id] = cast(float, level) if known else None
+    counts = Counter(taken.values())
+    told = ", ".join(f"{counts[level]} at local_epsilon={level:g}" for level in levels)
+    none = len(sent) - sum(counts[level] for level in levels)
+    _log.info("levels: %s; %d nodes take none", told, none)
+    return taken
+
+
+class _OneGroup(GroupGrid):
+    """The nodes of one group; whoever looks for them finds those that have connected since."""
+
+    def __init__(self, grid: Grid, *, ask: Callable[[], None]) -> None:
+        super().__init__(grid, members=())
+        self._ask = ask
+
+    @override
+    def get_node_ids(self) -> list[int]:
+        self._ask()
+        return super().get_node_ids()
 
 
 class _GroupsGrid(WrappedGrid):
-    """All nodes, of whom each is asked once which level it takes, and the grids of the groups."""
+    """All nodes, of whom each is asked until it answers which level it takes, and the grids of the groups."""
 
-    def __init__(self, grid: Grid, *, levels: Iterable[float]) -> None:
+    def __init__(self, grid: Grid, *, levels: Iterable[float], timeout: float) -> None:
         super().__init__(grid)
-        self.members = {level: GroupGrid(grid, members=()) for level in levels}
+        self.members = {level: _OneGroup(grid, ask=self._ask_new) for level in levels}
         self.shuffled: dict[float, ShuffleGrid] = {}
+        self._timeout = timeout
         self._asked: set[int] = set()
+        self._silent: set[int] = set()
 
     def ask(self) -> None:
-        """Ask those that are new."""
+        """Ask those that are new, and once more those that have not answered; done once in a round, as
+        nodes that never answer take the whole timeout.
+        """
+        self._asked -= self._silent
+        self._silent = set()
+        self._ask_new()
+
+    def _ask_new(self) -> None:
         new = set(self.get_node_ids()) - self._asked
+        if not new:
+            return
         self._asked |= new
-        if new:
-            found = grids_by_level(GroupGrid(self._grid, members=new), list(self.members))
-            for level, group in found.items():
-                self.members[level].members |= group.members
+        taken = _levels_taken(GroupGrid(self._grid, members=new), sorted(self.members), timeout=self._timeout)
+        self._silent |= new - taken.keys()
+        for node, level in taken.items():
+            if level is not None:
+                self.members[level].members.add(node)
 
     @override
     def send_and_receive(
@@ -228,9 +264,10 @@ class GroupsStrategy(HostStrategy):
     @override
     def _begin_run(self, grid: Grid, initial_arrays: ArrayRecord, *, num_rounds: int) -> Grid:
         groups = list(self.groups.values())
-        together = _GroupsGrid(grid, levels=self.groups)
+        waiting = groups[0].settings.waiting
+        together = _GroupsGrid(grid, levels=self.groups, timeout=waiting.answer_timeout)
         needed = sum(group.settings.population for group in groups)
-        connected(grid, needed=needed, enough=needed, waiting=groups[0].settings.waiting)
+        connected(grid, needed=needed, enough=needed, waiting=waiting)
         together.ask()
         for level, group in self.groups.items():
             group._arrays, group._done = None, 0

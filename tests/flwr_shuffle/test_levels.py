@@ -26,6 +26,7 @@ from flwr_shuffle import (
     ShuffleMod,
     ShuffleStrategy,
     Updates,
+    Waiting,
     grids_by_level,
 )
 from flwr_shuffle.messages import LEVELS_KEY, RECORD_KEY, ClientRefusal, instruction_of
@@ -281,6 +282,37 @@ def test_newcomers_are_asked_too(caplog: pytest.LogCaptureFixture) -> None:
     GroupsStrategy(groups_of()).start(shown, MODEL, num_rounds=2, timeout=30, evaluate_fn=joined)
     assert [caplog.text.count(f"invited 4 clients of {n}") for n in (4, 8)] == [2, 2]
     assert caplog.text.count("levels: 4 at local_epsilon=1, 4 at local_epsilon=4; 4 nodes take none") == 2
+
+
+class HalfDeafGrid(InProcessGrid):
+    """One node does not answer when it is first asked for its level."""
+
+    def __init__(self, app: ClientApp, *, num_nodes: int) -> None:
+        super().__init__(app, num_nodes=num_nodes)
+        self.timeouts: list[float | None] = []
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        replies = list(super().send_and_receive(messages, timeout=timeout))
+        if any(message.has_content() and LEVELS_KEY in message.content for message in replies):
+            self.timeouts.append(timeout)
+            return replies if self.timeouts[1:] else replies[:1] + replies[2:]
+        return replies
+
+
+def test_a_round_that_waits_for_its_group_asks_who_connects_and_who_has_not_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of eight nodes three and two take a level, and a round needs three of each; four more connect."""
+    grid = HalfDeafGrid(app_of(), num_nodes=12)
+    shown = GroupGrid(grid, members=grid.get_node_ids()[:8])
+    monkeypatch.setattr("flwr_shuffle.rounds.time.sleep", lambda _: shown.members.update(grid.get_node_ids()))
+    options = {"population": 3, "minimum_reports": 2, "waiting": Waiting(answer_timeout=7.0)}
+    result = GroupsStrategy(groups_of(**options)).start(shown, MODEL, num_rounds=2, timeout=30)
+    told = [[result.train_metrics_clientapp[n][f"reports-{level:g}"] for level in LEVELS] for n in (1, 2)]
+    assert told == [[3, 4], [4, 4]]
+    assert grid.timeouts == 3 * [7.0]  # at first, once more the one that did not answer, and the last four
 
 
 def test_what_are_no_groups_is_refused() -> None:
