@@ -222,8 +222,23 @@ class GroupsStrategy(HostStrategy):
             raise ValueError("two groups have the same ε0: make them one")
         if any(each.settings.evaluation is not None for each in groups):
             raise ValueError("a group asks for no evaluation: leave evaluation out, or ask by a QueryGrid")
+        if any(each.settings.updates.trained != groups[0].settings.updates.trained for each in groups):
+            raise ValueError("all groups train the same arrays: give one Updates(trained=…) to all")
+        ledgers = [each._record.ledger for each in groups]
+        budgets = {(ledger.path, ledger.model) for ledger in ledgers if ledger is not None}
+        if len(budgets) not in (0, len(groups)):
+            raise ValueError(
+                "give every group a ledger of its own, as BudgetLedger(path, model=…) with a name for each, or "
+                "none of them one"
+            )
+        if len({id(each.accountant) for each in groups}) < len(groups):
+            raise ValueError("two groups have the same accountant: give each its own")
         if weigh not in ("precision", "clients"):
             raise ValueError(f'weigh must be "precision" or "clients", got {weigh!r}')
+        if one_encoding and weigh == "clients":
+            raise ValueError(
+                'one_encoding: a group weighs by its reports times tanh(ε0/2); leave weigh="clients" out'
+            )
         self.weigh, self.one_encoding = weigh, one_encoding
         if one_encoding:
             self._check_one_encoding()
@@ -341,7 +356,10 @@ class GroupsStrategy(HostStrategy):
         if not found:
             return None, None
         first = next(iter(found))
-        arrays, metrics = self.groups[first]._aggregated(found[first].sent, self._weighed(found))
+        mean = (
+            found[first].mean if self.one_encoding else self._weighed(found)
+        )  # in one encoding all the same
+        arrays, metrics = self.groups[first]._aggregated(found[first].sent, mean)
         told = MetricRecord() if metrics is None else metrics
         for level, mean in found.items():
             self.groups[level]._keep(mean.sent, arrays)

@@ -32,7 +32,7 @@ from flwr_shuffle import (
 from flwr_shuffle.messages import LEVELS_KEY, RECORD_KEY, ClientRefusal, instruction_of
 from recorded_grid import RecordedGrid
 
-from shuffle_plugins.accounting import Adversary, ShuffleAccountant
+from shuffle_plugins.accounting import Adversary, FederatedAccountant, ShuffleAccountant
 from shuffle_plugins.ledger import BudgetLedger
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.planning import weigh_groups
@@ -315,14 +315,25 @@ def test_a_round_that_waits_for_its_group_asks_who_connects_and_who_has_not_answ
     assert grid.timeouts == 3 * [7.0]  # at first, once more the one that did not answer, and the last four
 
 
-def test_what_are_no_groups_is_refused() -> None:
+def test_what_are_no_groups_is_refused(tmp_path: Any) -> None:
     inner = FedAvg(fraction_evaluate=0.0)
+
+    def two(**options: Sequence[Any]) -> list[ShuffleStrategy]:
+        return [
+            strategy_of(level, strategy=inner, **{name: each[i] for name, each in options.items()})
+            for i, level in enumerate(LEVELS)
+        ]
+
     asking = PrivateEvaluation(metrics={"accuracy": (0, 1)}, local_epsilon=1.0)
     for groups, why in (
         ([], "for each level"),
         ([strategy_of(1.0), strategy_of(4.0)], "same inner strategy"),
         ([*groups_of(inner), strategy_of(4.0, strategy=inner)], "same ε0"),
         (groups_of(evaluation=asking), "no evaluation"),
+        (two(updates=[Updates(), Updates(trained=lambda name: name == "w")]), "same arrays"),
+        (two(ledger=[None, tmp_path / "b.db"]), "every group a ledger"),
+        (two(ledger=2 * [tmp_path / "b.db"]), "every group a ledger"),
+        (groups_of(ledger=FederatedAccountant()), "same accountant"),
     ):
         with pytest.raises(ValueError, match=why):
             GroupsStrategy(groups)
@@ -464,3 +475,5 @@ def test_what_one_encoding_does_not_take_is_refused() -> None:
     two = [strategy_of(level, strategy=inner, clipping_norm=level) for level in LEVELS]
     with pytest.raises(ValueError, match="one radius"):
         GroupsStrategy(two, one_encoding=True)
+    with pytest.raises(ValueError, match="weigh"):
+        GroupsStrategy(groups_of(), one_encoding=True, weigh="clients")
