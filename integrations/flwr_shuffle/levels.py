@@ -29,7 +29,7 @@ from flwr_shuffle.messages import LEVELS_KEY, RECORD_KEY
 from flwr_shuffle.rounds import Rounds, connected
 from flwr_shuffle.settings import FixedSize, Invitation
 from flwr_shuffle.strategy import HostStrategy, RoundMean, ShuffleStrategy
-from shuffle_plugins.accounting import Adversary, FederatedRound, GroupsRound
+from shuffle_plugins.accounting import FederatedRound, GroupsRound
 from shuffle_plugins.accounting.rounds.groups import ONE_BIT
 from shuffle_plugins.accounting.terms import Sampling
 from shuffle_plugins.core import Reports, checks
@@ -228,8 +228,8 @@ class GroupsStrategy(HostStrategy):
         budgets = {(ledger.path, ledger.model) for ledger in ledgers if ledger is not None}
         if len(budgets) not in (0, len(groups)):
             raise ValueError(
-                "give every group a ledger of its own, as BudgetLedger(path, model=…) with a name for each, or "
-                "none of them one"
+                "give every group a ledger of its own, as BudgetLedger(path, model=…) with a name for each, "
+                "or none of them one"
             )
         if len({id(each.accountant) for each in groups}) < len(groups):
             raise ValueError("two groups have the same accountant: give each its own")
@@ -249,7 +249,12 @@ class GroupsStrategy(HostStrategy):
     def get_epsilon(self, delta: float, *, level: float | None = None) -> float:
         """The certified ε of the group of a level, against the adversary of its budget; by default the
         largest of all groups.
+
+        Raises:
+            ValueError: if there is no group of the level.
         """
+        if level is not None and level not in self.groups:
+            raise ValueError(f"there is no group of local_epsilon={level!r}, but of {list(self.groups)}")
         wanted = self.groups.values() if level is None else [self.groups[level]]
         return max(group.get_epsilon(delta) for group in wanted)
 
@@ -293,7 +298,8 @@ class GroupsStrategy(HostStrategy):
             self._mix(num_rounds=num_rounds)
         latest = max(groups, key=lambda group: group._done)
         if latest._record.ledger is not None:
-            latest._resume(latest._record.ledger, initial_arrays)  # of all the inner strategy's states
+            # each group's resume overwrote the inner strategy's state: the newest must be the last
+            latest._resume(latest._record.ledger, initial_arrays)
         self._arrays, self._done, self._spent = latest.arrays, latest._done, set()
         for group in groups:
             group._done = self._done
@@ -337,7 +343,8 @@ class GroupsStrategy(HostStrategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Record what the round cost each group, then give the mean of the groups' means to the inner
-        strategy. The metrics have ``reports-ε0``, ``epsilon-observer-ε0`` and ``epsilon-server-ε0`` of each.
+        strategy. The metrics have ``reports-ε0``, ``epsilon-observer-ε0`` and ``epsilon-server-ε0`` of each,
+        and ``failed-ε0`` where a :class:`ShuffleStrategy` has ``failed``.
         """
         del server_round
         received = list(replies)
@@ -356,10 +363,8 @@ class GroupsStrategy(HostStrategy):
         if not found:
             return None, None
         first = next(iter(found))
-        mean = (
-            found[first].mean if self.one_encoding else self._weighed(found)
-        )  # in one encoding all the same
-        arrays, metrics = self.groups[first]._aggregated(found[first].sent, mean)
+        moved = found[first].mean if self.one_encoding else self._weighed(found)
+        arrays, metrics = self.groups[first]._aggregated(found[first].sent, moved)
         told = MetricRecord() if metrics is None else metrics
         for level, mean in found.items():
             self.groups[level]._keep(mean.sent, arrays)
@@ -367,8 +372,7 @@ class GroupsStrategy(HostStrategy):
             if mean.failed is not None:
                 told[f"failed-{level:g}"] = mean.failed
         for level, group in self.groups.items():
-            for adversary, name in ((Adversary.MODEL_OBSERVER, "observer"), (Adversary.SERVER, "server")):
-                told[f"epsilon-{name}-{level:g}"] = group._record.spent(adversary)
+            told.update(group._spent(f"-{level:g}"))
             _log.info("aggregate_train: local_epsilon=%g: %s", level, group._record)
         self._arrays = self._arrays if arrays is None else arrays
         return arrays, told
@@ -443,6 +447,9 @@ class GroupsStrategy(HostStrategy):
 
     @override
     def summary(self) -> None:
-        """Log what protects the clients of each group, and what was spent."""
+        """Log what protects the clients of each group, and what was spent; then the inner one's summary."""
         for group in self.groups.values():
-            group.summary()
+            group._log_protection()
+        if self.one_encoding:
+            _log.info("\t│\t├── Reports of all groups are added up in one encoding, and hide each other")
+        self.strategy.summary()

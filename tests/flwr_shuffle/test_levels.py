@@ -315,6 +315,57 @@ def test_a_round_that_waits_for_its_group_asks_who_connects_and_who_has_not_answ
     assert grid.timeouts == 3 * [7.0]  # at first, once more the one that did not answer, and the last four
 
 
+def test_a_run_killed_between_two_groups_ledgers_goes_on_from_the_newer_one(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second round's model and momentum are saved by the first group alone."""
+
+    def strategy() -> GroupsStrategy:
+        inner = FedAvgM(fraction_evaluate=0.0, server_momentum=0.9)
+        ledgers = [BudgetLedger(tmp_path / "b.db", model=f"level {level:g}") for level in LEVELS]
+        pairs = zip(LEVELS, ledgers, strict=True)
+        return GroupsStrategy([strategy_of(each, strategy=inner, ledger=ledger) for each, ledger in pairs])
+
+    def keep(group: ShuffleStrategy, *args: Any) -> None:
+        kept.append(group)
+        if len(kept) == 4:
+            raise KeyboardInterrupt
+        saving(group, *args)
+
+    kept: list[ShuffleStrategy] = []
+    saving = ShuffleStrategy._keep
+    monkeypatch.setattr(ShuffleStrategy, "_keep", keep)
+    first, second = strategy(), strategy()
+    with pytest.raises(KeyboardInterrupt):
+        first.start(InProcessGrid(app_of(), num_nodes=12), MODEL, num_rounds=3, timeout=30)
+    expected = first.groups[1.0].arrays
+    assert expected is not None
+    told: dict[int, Any] = {}
+
+    def look(number: int, arrays: ArrayRecord) -> None:
+        told[number] = arrays["w"].numpy(), np.array(second.strategy.momentum_vector)  # type: ignore[attr-defined]
+
+    second.start(InProcessGrid(app_of(), num_nodes=12), MODEL, num_rounds=3, timeout=30, evaluate_fn=look)
+    assert list(told) == [2, 3]
+    assert np.array_equal(told[2][0], expected["w"].numpy())
+    assert np.array_equal(told[2][1], np.array(first.strategy.momentum_vector))  # type: ignore[attr-defined]
+    assert [group.accountant.num_rounds for group in second.groups.values()] == [3, 3]
+
+
+@pytest.mark.parametrize("one_encoding", [False, True])
+def test_a_summary_names_each_group_and_the_inner_strategy_once(
+    one_encoding: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="flwr")
+    strategy = GroupsStrategy(groups_of(), one_encoding=one_encoding)
+    strategy.summary()
+    assert caplog.text.count("Sampling: FixedSize(cohort=4)") == 2
+    assert caplog.text.count("Fraction: train") == 1
+    assert caplog.text.count("in one encoding") == one_encoding
+    with pytest.raises(ValueError, match=r"no group of local_epsilon=2.0, but of \[1.0, 4.0\]"):
+        strategy.get_epsilon(1e-2, level=2.0)
+
+
 def test_what_are_no_groups_is_refused(tmp_path: Any) -> None:
     inner = FedAvg(fraction_evaluate=0.0)
 
