@@ -39,7 +39,10 @@ from shuffle_plugins.shuffler import InMemoryShuffler, Refusal
 
 _log = logging.getLogger("flwr")
 
-_CHOICE = "who is in which group is taken to be public, and must not follow from anybody's data"
+_CHOICE = (
+    "who is in which group is taken to be public, must not follow from anybody's data, and stays as it is "
+    "for as long as the ledgers last: who changes group pays in both"
+)
 
 
 def grids_by_level(
