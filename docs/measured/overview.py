@@ -47,12 +47,12 @@ def few_clients() -> str:
 
 
 def parameters() -> str:
-    """With how many parameters the recipe's signal is twice the noise: that falls as their root."""
+    """With how many parameters the recipe's signal is 20 times the noise: that falls as their root."""
 
     def most(clients: int, **how: str) -> str:
         recipe = training_recipe(target_epsilon=3.0, delta=_DELTA, population=clients, dim=1_000, **how)
         ratio = recipe.expected_noise.signal_to_noise_ratio_over(recipe.num_steps)
-        return f"{float(f'{1_000 * (ratio / 2) ** 2:.1e}'):,.0f}"
+        return f"{float(f'{1_000 * (ratio / 20) ** 2:.1e}'):,.0f}"
 
     rows = [
         (f"{clients:,}", most(clients), most(clients, mechanism="vector-sum"))
@@ -72,8 +72,8 @@ def _sent() -> str:
         for arm in ("one report", "seed", "sum")
     )
     return (
-        f"sends {report:,} bytes a round as a report, {seed} as a seed, or {total:,} for a sum before it is "
-        "shared out"
+        f"sends {report:,} bytes a round as a report, {seed} as a seed (66 with Flower's framing), or {total:,} "
+        "for a sum before it is shared out"
     )
 
 
