@@ -1,8 +1,6 @@
-"""The first pages: for whom this is, what a small shuffle buys, and how long questions take."""
+"""The first pages: for whom this is, and what a small shuffle buys."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from measured.parts import Sentences, Tables, frontier, result, table
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
@@ -72,34 +70,19 @@ def _sent() -> str:
         for arm in ("one report", "seed", "sum")
     )
     return (
-        f"sends {report:,} bytes a round as a report, {seed} as a seed (66 with Flower's framing), or {total:,} "
-        "for a sum before it is shared out"
+        f"sends {report:,} bytes a round as a report, {seed} as a seed (66 with Flower's framing), or "
+        f"{total:,} for a sum before it is shared out"
     )
 
 
 TABLES: Tables = {FIT: {"few clients": few_clients, "parameters": parameters}}
 
 
-def _questions() -> list[str]:
-    """How long an accountant takes that is asked after every round."""
-    found: dict[str, Any] = result("benchmarks/growing_histories")
-    upper, both = found["shuffle_upper"], found["shuffle_both_ends"]
-    tenth = upper["rounds"] // 10
-    assert both["rounds"] % tenth == 0
-    alone = upper["seconds_at_each_tenth"][both["rounds"] // tenth - 1]
-    return [
-        f"takes {100 * alone / both['seconds']:.0f} % of the time where it is asked after each of "
-        f"{both['rounds']:,} rounds",
-        f"so {upper['rounds']:,} questions took {upper['seconds']:.0f} s",
-    ]
-
-
 def sentences() -> Sentences:
-    """Pieces of text on whom this is for, in the guide to the accountant and on scaling."""
+    """Pieces of text on whom this is for, and on scaling."""
     clients = sorted({row["clients"] for row in result("benchmarks/protocols")["largest"]})
     powers = " to ".join(f"10^{len(str(each)) - 1}" for each in (clients[0], clients[-1]))
     return {
         FIT: [_sent()],
         "docs/guides/scaling.md": [f"for {powers} clients"],
-        "docs/guides/accounting.md": _questions(),
     }
