@@ -88,7 +88,7 @@ class Waiting(Ranged):
         connect_timeout: for ``population`` clients at the start of a round. After the run's first round fewer
             will do after that time, down to ``minimum_reports``: clients may be gone for good.
         discovery_timeout: for mix nodes or aggregators to be connected.
-        answer_timeout: for a node to say whether it is one.
+        answer_timeout: for a node to say whether it is one, or which ε0 it takes in a ``GroupsStrategy``.
         work_timeout: for its work of a round, where the round's own timeout is not shorter.
         poll_interval: between two looks for new nodes.
     """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
@@ -25,10 +26,10 @@ from flwr_shuffle.grids import (
     valid_sum,
 )
 from flwr_shuffle.messages import LEVELS_KEY, RECORD_KEY
-from flwr_shuffle.rounds import connected
+from flwr_shuffle.rounds import Rounds, connected
 from flwr_shuffle.settings import FixedSize, Invitation
 from flwr_shuffle.strategy import HostStrategy, RoundMean, ShuffleStrategy
-from shuffle_plugins.accounting import Adversary, FederatedRound, GroupsRound
+from shuffle_plugins.accounting import FederatedRound, GroupsRound
 from shuffle_plugins.accounting.rounds.groups import ONE_BIT
 from shuffle_plugins.accounting.terms import Sampling
 from shuffle_plugins.core import Reports, checks
@@ -38,7 +39,10 @@ from shuffle_plugins.shuffler import InMemoryShuffler, Refusal
 
 _log = logging.getLogger("flwr")
 
-_CHOICE = "who is in which group is taken to be public, and must not follow from anybody's data"
+_CHOICE = (
+    "who is in which group is taken to be public, must not follow from anybody's data, and stays as it is "
+    "for as long as the ledgers last: who changes group pays in both"
+)
 
 
 def grids_by_level(
@@ -63,38 +67,73 @@ def grids_by_level(
     offered = sorted({checks.local_epsilon(level, name="levels") for level in levels})
     if not offered:
         raise ValueError("offer at least one level")
-    asked = RecordDict({LEVELS_KEY: ConfigRecord({"levels": offered})})
+    taken = _levels_taken(grid, offered, timeout=timeout)
+    return {
+        offer: GroupGrid(grid, members=[node for node, level in taken.items() if level == offer])
+        for offer in offered
+    }
+
+
+def _levels_taken(grid: Grid, levels: Sequence[float], *, timeout: float | None) -> dict[int, float | None]:
+    """Of each node that answers the level that it takes, None for none."""
+    asked = RecordDict({LEVELS_KEY: ConfigRecord({"levels": list(levels)})})
     sent = [Message(asked, node, MessageType.TRAIN) for node in grid.get_node_ids()]
-    groups: dict[float, list[int]] = {level: [] for level in offered}
-    silent = len(sent)
+    taken: dict[int, float | None] = {}
     for reply in arriving(grid, sent, timeout=timeout):
-        record = reply.content.get(LEVELS_KEY) if reply.has_content() else None
-        taken = record.get("level") if isinstance(record, ConfigRecord) else None
-        if isinstance(taken, float) and taken in groups:
-            groups[taken].append(reply.metadata.src_node_id)
-            silent -= 1
-    told = ", ".join(f"{len(nodes)} at local_epsilon={level:g}" for level, nodes in groups.items())
-    _log.info("levels: %s; %d nodes take none", told, silent)
-    return {level: GroupGrid(grid, members=nodes) for level, nodes in groups.items()}
+        if reply.has_content():
+            record = reply.content.get(LEVELS_KEY)
+            level = record.get("level") if isinstance(record, ConfigRecord) else None
+            known = isinstance(level, float) and level in levels
+            taken[reply.metadata.src_node_id] = cast(float, level) if known else None
+    counts = Counter(taken.values())
+    told = ", ".join(f"{counts[level]} at local_epsilon={level:g}" for level in levels)
+    none = len(sent) - sum(counts[level] for level in levels)
+    _log.info("levels: %s; %d nodes take none", told, none)
+    return taken
+
+
+class _OneGroup(GroupGrid):
+    """The nodes of one group; whoever looks for them finds those that have connected since."""
+
+    def __init__(self, grid: Grid, *, ask: Callable[[], None]) -> None:
+        super().__init__(grid, members=())
+        self._ask = ask
+
+    @override
+    def get_node_ids(self) -> list[int]:
+        self._ask()
+        return super().get_node_ids()
 
 
 class _GroupsGrid(WrappedGrid):
-    """All nodes, of whom each is asked once which level it takes, and the grids of the groups."""
+    """All nodes, of whom each is asked until it answers which level it takes, and the grids of the groups."""
 
-    def __init__(self, grid: Grid, *, levels: Iterable[float]) -> None:
+    def __init__(self, grid: Grid, *, levels: Iterable[float], timeout: float) -> None:
         super().__init__(grid)
-        self.members = {level: GroupGrid(grid, members=()) for level in levels}
+        self.members = {level: _OneGroup(grid, ask=self._ask_new) for level in levels}
         self.shuffled: dict[float, ShuffleGrid] = {}
+        self._timeout = timeout
         self._asked: set[int] = set()
+        self._silent: set[int] = set()
 
     def ask(self) -> None:
-        """Ask those that are new."""
+        """Ask those that are new, and once more those that have not answered; done once in a round, as
+        nodes that never answer take the whole timeout.
+        """
+        self._asked -= self._silent
+        self._silent = set()
+        self._ask_new()
+
+    def _ask_new(self) -> None:
         new = set(self.get_node_ids()) - self._asked
+        if not new:
+            return
         self._asked |= new
-        if new:
-            found = grids_by_level(GroupGrid(self._grid, members=new), list(self.members))
-            for level, group in found.items():
-                self.members[level].members |= group.members
+        taken = _levels_taken(GroupGrid(self._grid, members=new), sorted(self.members), timeout=self._timeout)
+        self._silent |= new - taken.keys()
+        for node, level in taken.items():
+            if level is not None:
+                self.members[level].members.add(node)
 
     @override
     def send_and_receive(
@@ -164,9 +203,9 @@ class GroupsStrategy(HostStrategy):
         one_encoding: adds the reports of all groups up as they are, so that all clients hide each other: a
             :class:`~shuffle_plugins.accounting.GroupsRound`. For ``"linf-coordinate"``, ``"l1-hadamard"`` or
             ``"binary-rr"`` in all groups, :class:`FixedSize` sampling, and a shuffler in this process. A
-            group then weighs by its reports times tanh(ε0/2). Each round is charged for ``minimum_reports``
-            of each group, and that clients are drawn hides nobody; without so many it has no result. The
-            first budget that is spent ends the run.
+            group then weighs by its reports times tanh(ε0/2), and ``weigh`` is left out. Each round is
+            charged for ``minimum_reports`` of each group, and that clients are drawn hides nobody; without so
+            many it has no result. The first budget that is spent ends the run.
     """
 
     def __init__(
@@ -186,11 +225,26 @@ class GroupsStrategy(HostStrategy):
             raise ValueError("two groups have the same ε0: make them one")
         if any(each.settings.evaluation is not None for each in groups):
             raise ValueError("a group asks for no evaluation: leave evaluation out, or ask by a QueryGrid")
+        if any(each.settings.updates.trained != groups[0].settings.updates.trained for each in groups):
+            raise ValueError("all groups train the same arrays: give one Updates(trained=…) to all")
+        ledgers = [each._record.ledger for each in groups]
+        budgets = {(ledger.path, ledger.model) for ledger in ledgers if ledger is not None}
+        if len(budgets) not in (0, len(groups)):
+            raise ValueError(
+                "give every group a ledger of its own, as BudgetLedger(path, model=…) with a name for each, "
+                "or none of them one"
+            )
+        if len({id(each.accountant) for each in groups}) < len(groups):
+            raise ValueError("two groups have the same accountant: give each its own")
         if weigh not in ("precision", "clients"):
             raise ValueError(f'weigh must be "precision" or "clients", got {weigh!r}')
+        if one_encoding and weigh == "clients":
+            raise ValueError(
+                'one_encoding: a group weighs by its reports times tanh(ε0/2); leave weigh="clients" out'
+            )
         self.weigh, self.one_encoding = weigh, one_encoding
         if one_encoding:
-            self._mix()
+            self._check_one_encoding()
         for group in groups:
             group._assumed = (_CHOICE,)
         self._spent: set[float] = set()  # levels whose budget is
@@ -198,12 +252,16 @@ class GroupsStrategy(HostStrategy):
     def get_epsilon(self, delta: float, *, level: float | None = None) -> float:
         """The certified ε of the group of a level, against the adversary of its budget; by default the
         largest of all groups.
+
+        Raises:
+            ValueError: if there is no group of the level.
         """
+        if level is not None and level not in self.groups:
+            raise ValueError(f"there is no group of local_epsilon={level!r}, but of {list(self.groups)}")
         wanted = self.groups.values() if level is None else [self.groups[level]]
         return max(group.get_epsilon(delta) for group in wanted)
 
-    def _mix(self) -> None:
-        """Charge every group for rounds in which the reports of all groups hide each other."""
+    def _check_one_encoding(self) -> None:
         settings = [group.settings for group in self.groups.values()]
         kinds = {(each.mechanism.name, each.mechanism.radius) for each in settings}
         if len(kinds) > 1 or settings[0].mechanism.name not in ONE_BIT:
@@ -217,26 +275,34 @@ class GroupsStrategy(HostStrategy):
                 raise ValueError("one_encoding: take a shuffler in this process, as without shuffler=")
             if each.updates.samples_per_client > 1:
                 raise ValueError("one_encoding: clients report once in a round; leave samples_per_client out")
+
+    def _mix(self, *, num_rounds: int) -> None:
+        """Charge the groups for rounds in which the reports of all hide each other, in this run alone."""
         fewest = tuple((level, group.settings.fewest_reports) for level, group in self.groups.items())
         for group in self.groups.values():
             cohort = cast(FixedSize, group.settings.sampling).cohort
-            group.settings = replace(group.settings, sampling=_OneEncoding(cohort, groups=fewest))
+            mixed = replace(group.settings, sampling=_OneEncoding(cohort, groups=fewest))
+            group._rounds = Rounds(mixed, record=group._record, num_rounds=num_rounds)
 
     @override
     def _begin_run(self, grid: Grid, initial_arrays: ArrayRecord, *, num_rounds: int) -> Grid:
         groups = list(self.groups.values())
-        together = _GroupsGrid(grid, levels=self.groups)
+        waiting = groups[0].settings.waiting
+        together = _GroupsGrid(grid, levels=self.groups, timeout=waiting.answer_timeout)
         needed = sum(group.settings.population for group in groups)
-        connected(grid, needed=needed, enough=needed, waiting=groups[0].settings.waiting)
+        connected(grid, needed=needed, enough=needed, waiting=waiting)
         together.ask()
         for level, group in self.groups.items():
             group._arrays, group._done = None, 0
             shuffled = group._begin_run(together.members[level], initial_arrays, num_rounds=num_rounds)
             assert isinstance(shuffled, ShuffleGrid)
             together.shuffled[level] = shuffled
+        if self.one_encoding:
+            self._mix(num_rounds=num_rounds)
         latest = max(groups, key=lambda group: group._done)
         if latest._record.ledger is not None:
-            latest._resume(latest._record.ledger, initial_arrays)  # of all the inner strategy's states
+            # each group's resume overwrote the inner strategy's state: the newest must be the last
+            latest._resume(latest._record.ledger, initial_arrays)
         self._arrays, self._done, self._spent = latest.arrays, latest._done, set()
         for group in groups:
             group._done = self._done
@@ -246,6 +312,7 @@ class GroupsStrategy(HostStrategy):
     def _end_run(self) -> None:
         for group in self.groups.values():
             group._end_run()
+            group._rounds = Rounds(group.settings, record=group._record)
 
     @override
     def configure_train(
@@ -279,7 +346,8 @@ class GroupsStrategy(HostStrategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Record what the round cost each group, then give the mean of the groups' means to the inner
-        strategy. The metrics have ``reports-ε0``, ``epsilon-observer-ε0`` and ``epsilon-server-ε0`` of each.
+        strategy. The metrics have ``reports-ε0``, ``epsilon-observer-ε0`` and ``epsilon-server-ε0`` of each,
+        and ``failed-ε0`` where a :class:`ShuffleStrategy` has ``failed``.
         """
         del server_round
         received = list(replies)
@@ -298,7 +366,8 @@ class GroupsStrategy(HostStrategy):
         if not found:
             return None, None
         first = next(iter(found))
-        arrays, metrics = self.groups[first]._aggregated(found[first].sent, self._weighed(found))
+        moved = found[first].mean if self.one_encoding else self._weighed(found)
+        arrays, metrics = self.groups[first]._aggregated(found[first].sent, moved)
         told = MetricRecord() if metrics is None else metrics
         for level, mean in found.items():
             self.groups[level]._keep(mean.sent, arrays)
@@ -306,8 +375,7 @@ class GroupsStrategy(HostStrategy):
             if mean.failed is not None:
                 told[f"failed-{level:g}"] = mean.failed
         for level, group in self.groups.items():
-            for adversary, name in ((Adversary.MODEL_OBSERVER, "observer"), (Adversary.SERVER, "server")):
-                told[f"epsilon-{name}-{level:g}"] = group._record.spent(adversary)
+            told.update(group._spent(f"-{level:g}"))
             _log.info("aggregate_train: local_epsilon=%g: %s", level, group._record)
         self._arrays = self._arrays if arrays is None else arrays
         return arrays, told
@@ -382,6 +450,9 @@ class GroupsStrategy(HostStrategy):
 
     @override
     def summary(self) -> None:
-        """Log what protects the clients of each group, and what was spent."""
+        """Log what protects the clients of each group, and what was spent; then the inner one's summary."""
         for group in self.groups.values():
-            group.summary()
+            group._log_protection()
+        if self.one_encoding:
+            _log.info("\t│\t├── Reports of all groups are added up in one encoding, and hide each other")
+        self.strategy.summary()

@@ -448,14 +448,23 @@ class ShuffleStrategy(HostStrategy):
         """The metrics, with the number of reports and what was spent so far."""
         found = MetricRecord() if metrics is None else metrics
         found["reports"] = reports
-        found["epsilon-observer"] = self._record.spent(Adversary.MODEL_OBSERVER)
-        found["epsilon-server"] = self._record.spent(Adversary.SERVER)
+        found.update(self._spent())
         _log.info("%s: %d reports; %s", sent.step, reports, self._record)
         return found
+
+    def _spent(self, suffix: str = "") -> dict[str, float]:
+        return {
+            f"epsilon-observer{suffix}": self._record.spent(Adversary.MODEL_OBSERVER),
+            f"epsilon-server{suffix}": self._record.spent(Adversary.SERVER),
+        }
 
     @override
     def summary(self) -> None:
         """Log what protects the clients and what was spent, then the inner strategy's summary."""
+        self._log_protection()
+        self.strategy.summary()
+
+    def _log_protection(self) -> None:
         settings, mechanism, spent = self.settings, self.settings.mechanism, self.accountant.num_rounds
         budget = "none"
         if settings.max_epsilon is not None:
@@ -479,7 +488,6 @@ class ShuffleStrategy(HostStrategy):
         for line in lines:
             if line is not None:
                 _log.info("\t│\t├── %s", line)
-        self.strategy.summary()
 
     def statement(self, *, delta: float | None = None, unit: Unit = Unit.CLIENT) -> PrivacyStatement:
         """Everything that has to be said beside the ε of the rounds so far; ``print`` it.

@@ -199,12 +199,32 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         self.core, self._run = self.continued(state_dict), state_dict["run"]
         self._taken_over = True
 
-    def take_over(self, state_dict: Mapping[str, Any]) -> None:
-        """As :meth:`load_state_dict`, unless the present history goes on from the saved one already."""
+    def take_over(self, state_dict: Mapping[str, Any], *, next_round: Round) -> None:
+        """As :meth:`load_state_dict`, unless the present history goes on from the saved one already.
+
+        It warns as :meth:`warn_of_changes` does.
+        """
         saved = self.core_type(method=self.method)
         checked(saved.load_state_dict, state_dict["core"])
-        if not begins_with(self.spent, saved):
+        if state_dict["run"] != self._run or not begins_with(self.spent, saved):
+            self.warn_of_changes(state_dict, next_round=next_round)
             self.load_state_dict(state_dict)
+
+    def warn_of_changes(self, state_dict: Mapping[str, Any], *, next_round: Round | None) -> None:
+        """Warn, before a state is loaded, if the run goes on with other rounds or without its target."""
+        history, changes = self.continued(state_dict).history, []
+        if next_round is not None and history and history[-1][0] != next_round:
+            changes.append(f"its last rounds were {history[-1][0]}, the next are {next_round}")
+        if "target" in state_dict and self.budget is None:
+            changes.append(
+                f"it was to stop at (ε, δ) = {tuple(state_dict['target'])}, and no target is set now"
+            )
+        if changes:
+            warn_caller(
+                f"this run does not go on as the checkpoint's did: {'; and '.join(changes)}. ε counts both "
+                "rightly. To resume, call what made the first engine private with the same arguments (epochs "
+                "or num_steps of the whole run), in a new engine, and load then"
+            )
 
     def continued(self, state_dict: Mapping[str, Any]) -> ShuffleAccountant:
         """What :meth:`load_state_dict` would load, or refuse; nothing is loaded."""
@@ -220,7 +240,10 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
             )
         core = self.core_type(method=self.method)
         checked(core.load_state_dict, state_dict["core"])
-        if not begins_with(core, self.core) or core.num_steps < _recorded.get(state_dict["run"], 0):
+        mixed = (
+            self.core.num_steps and state_dict["run"] != self._run
+        )  # alike or not, both runs' rounds count
+        if mixed or not begins_with(core, self.core) or core.num_steps < _recorded.get(state_dict["run"], 0):
             raise ShufflePrivacyError(
                 "rounds were recorded, here or by the run that was saved, that the saved history does not "
                 "hold; loading it would report ε without them. To go back to earlier weights, load only "

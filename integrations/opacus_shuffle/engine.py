@@ -504,26 +504,17 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         """Opacus's ``load_checkpoint``, which refuses a history it cannot continue before anything is loaded.
 
         It warns if the run goes on with other rounds than it was saved with, or without the target that it
-        had. As there, the file is unpickled, so load only files that you trust.
+        had, as ``optimizer.load_state_dict`` does. As in Opacus, the file is unpickled, so load only files
+        that you trust.
         """
         start = path.tell() if hasattr(path, "tell") else None
         checkpoint = torch.load(path, **{**(torch_load_kwargs or {}), "weights_only": False})
         if start is not None:
             path.seek(start)  # type: ignore[union-attr]
-        accountant, state = self._require_accountant(), checkpoint.get("privacy_accountant_state_dict", {})
-        history, changes = accountant.continued(state).history, []
-        if self._optimizers and history and history[-1][0] != self._optimizers[-1].round:
-            changes.append(
-                f"its last rounds were {history[-1][0]}, the next are {self._optimizers[-1].round}"
-            )
-        if "target" in state and accountant.budget is None:
-            changes.append(f"it was to stop at (ε, δ) = {state['target']}, and no target is set now")
-        if changes:
-            warn_caller(
-                f"this run does not go on as the checkpoint's did: {'; and '.join(changes)}. ε counts both "
-                "rightly. To resume, call what made the first engine private with the same arguments (epochs "
-                "or num_steps of the whole run), in a new engine, and load then"
-            )
+        self._require_accountant().warn_of_changes(
+            checkpoint.get("privacy_accountant_state_dict", {}),
+            next_round=self._optimizers[-1].round if self._optimizers else None,
+        )
         loaded: dict[str, Any] = super().load_checkpoint(
             path=path, module=module, torch_load_kwargs=torch_load_kwargs, **objects
         )

@@ -391,6 +391,21 @@ def refuse_iterable(dataset: object) -> None:
         )
 
 
+def refuse_other_sampler(
+    sampler: Any, *, records: int, random: tuple[type[RandomSampler], ...] = (RandomSampler,)
+) -> None:
+    """Refuse a sampler that does more than put all records in order, or in a random one."""
+    if type(sampler) is SequentialSampler:
+        return
+    if type(sampler) not in random or sampler.replacement or sampler.num_samples != records:
+        raise ShufflePrivacyError(
+            f"the loader's {type(sampler).__name__} would be replaced, because the accounting holds for the "
+            "engine's own sampler only. Build the loader with batch_size=k and no sampler, shuffled or not; "
+            "under several processes the engine splits each batch itself. Weigh classes in the loss, as "
+            "cross_entropy(..., weight=...) does"
+        )
+
+
 def _refuse_repeated_records(dataset: object, *, population: int) -> None:
     """Refuse a data set some of whose rows are the same record, as far as its torch wrappers show it."""
     if not isinstance(dataset, (Subset, ConcatDataset)):
@@ -475,17 +490,7 @@ def population_and_cohort(data_loader: DataLoader[Any]) -> tuple[int, int]:
             "the loader has no batch_size (it was built with a batch_sampler, or without batching): build it "
             "with batch_size=k and leave the sampling to the engine"
         )
-    sampler = data_loader.sampler
-    plain_random = (
-        type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(dataset)
-    )
-    if type(sampler) is not SequentialSampler and not plain_random:
-        raise ShufflePrivacyError(
-            f"the loader's {type(sampler).__name__} would be replaced, because the accounting holds for the "
-            "engine's own sampler only. Build the loader with batch_size=k and no sampler, shuffled or not; "
-            "under several processes the engine splits each batch itself. Weigh classes in the loss, as "
-            "cross_entropy(..., weight=...) does"
-        )
+    refuse_other_sampler(data_loader.sampler, records=len(dataset))
     if data_loader.batch_size > len(dataset):
         raise ShufflePrivacyError(
             f"batch_size {data_loader.batch_size} is larger than the data set ({len(dataset)} records)"

@@ -95,8 +95,9 @@ class ShuffleMixin:
     A step is taken on a batch that a :class:`~opacus_shuffle.CohortLoader` has just delivered, once, and on
     no other. Batches that are passed over, or whose step is refused, are recorded with the others once an
     iteration trains the model: whether a step is taken may depend on the data, and how many batches are
-    delivered does not. Left out are the last batch of an iteration if it was only looked at, and what the
-    accountant itself refuses, such as a round over the budget.
+    delivered does not. Left out are the last batch of an iteration if it was only looked at, and a step that
+    the accountant itself refuses, such as one over the budget. Where the budget has no room for a batch that
+    was passed over, the next delivery is refused.
     """
 
     # What the base optimizer brings.
@@ -151,11 +152,11 @@ class ShuffleMixin:
         self._hooks: tuple[Callable[[Any], None], ...] = ()
         self._under_way: RoundUnderWay | None = None
         self._unrecorded: dict[int, Round] = {}  # by number, rounds that this iteration has delivered
-        self._trained = False  # whether the model was trained in this iteration
+        self._trained = False  # in this iteration, before the batch delivered last, or by a step
         self._delivered = self._released = 0
         self._on_nonfinite = on_nonfinite
         self._parameters_seen: int | None = None  # the last iteration that began with finite ones
-        self._stale_inputs = StaleInputs()
+        self._forward_watch = ForwardWatch()
         self._paid: dict[int, tuple[int, Round]] = {}  # by hook: the last round that it recorded
         self._stepping = False
         self._accountant: object = None  # of the engine that made this optimizer, if one did
@@ -353,9 +354,17 @@ class ShuffleMixin:
 
     def _record(self, hook: AccountingHook, number: int, new_round: Round) -> None:
         """Have it record a round, once: an epoch before its first release, which pays for the rest of it."""
-        if self._paid.get(id(hook), (None,))[0] != number:
+        if not self._is_paid(hook, number):
             hook(self, new_round)
             self._paid[id(hook)] = (number, new_round)
+
+    def _is_paid(self, hook: AccountingHook, number: int) -> bool:
+        return self._paid.get(id(hook), (None,))[0] == number
+
+    @property
+    def _has_trained(self) -> bool:
+        """Whether the model was trained in this iteration, with or without a step."""
+        return self._trained or self._forward_watch.trained
 
     def record_passed_over(self, *, but: int = 0) -> None:
         """Record the batches that were delivered and not stepped on, once the model is trained on one.
@@ -363,8 +372,7 @@ class ShuffleMixin:
         Each as it was to be charged when it was delivered. A batch that a budget refuses stays to be
         recorded. The last ``but`` batches are left out.
         """
-        self._trained |= self._stale_inputs.trained
-        while self._trained and len(self._unrecorded) > but:
+        while self._has_trained and len(self._unrecorded) > but:
             number, new_round = next(iter(self._unrecorded.items()))
             for hook in self._accounting:
                 self._record(hook, number, new_round)
@@ -372,21 +380,20 @@ class ShuffleMixin:
 
     @property
     def outstanding(self) -> list[tuple[AccountingHook, Round]]:
-        """What will be recorded as soon as the next batch is delivered, if no step comes before it."""
-        trained = self._trained or self._stale_inputs.trained
-        count = len(self._unrecorded) - self._only_looked_at if trained else 0
+        """What will be recorded when the next iteration begins, if no step comes before it."""
+        count = len(self._unrecorded) - self._only_looked_at if self._has_trained else 0
         return [
             (hook, new_round)
             for number, new_round in list(self._unrecorded.items())[:count]
             for hook in self._accounting
-            if self._paid.get(id(hook), (None,))[0] != number
+            if not self._is_paid(hook, number)
         ]
 
     @property
     def _only_looked_at(self) -> bool:
         """Whether the last batch was delivered, and the model not trained on it."""
         last = self._under_way
-        return last is not None and last.fresh and last.batch.part == 0 and not self._stale_inputs.trained
+        return last is not None and last.fresh and last.batch.part == 0 and not self._forward_watch.trained
 
     def watch(self, module: nn.Module, *, accountant: SubsampledShuffleAccountant | None = None) -> None:
         """Look after the whole model: training on earlier batches is noticed, and layers that mix records.
@@ -394,7 +401,7 @@ class ShuffleMixin:
         With the accountant of an engine, an optimizer of any of the parameters that records elsewhere steps
         no more: each accountant would lack the other's rounds.
         """
-        module.register_forward_pre_hook(self._stale_inputs, with_kwargs=True)
+        module.register_forward_pre_hook(self._forward_watch, with_kwargs=True)
         self._watched = MixedRecords(module)
         own = set(self._own)
         self._others = tuple(p for p in module.parameters() if p.requires_grad and p not in own)
@@ -415,7 +422,9 @@ class ShuffleMixin:
         return self._cohort
 
     def owns(self, parameters: Sequence[nn.Parameter]) -> bool:
-        """Whether one is trained here, or has a gradient and is the model's, which may have grown since."""
+        """Whether one is trained here, or has a gradient and is in the watched model, to which it may have
+        been added since.
+        """
         if not {*self._own, *self._others}.isdisjoint(parameters):
             return True
         with_gradient = {p for p in parameters if p.grad is not None}
@@ -610,7 +619,7 @@ class ShuffleMixin:
             self._stepping = False
 
     def _check_batch(self) -> RoundUnderWay:
-        """The round that a step is to take a batch of; nothing else may be wrong with it."""
+        """The round under way, if a step may be taken on its last batch; else refuse, and say why not."""
         under_way = self._under_way
         if under_way is None or not under_way.fresh:
             raise ShufflePrivacyError(
@@ -621,7 +630,7 @@ class ShuffleMixin:
                 "CohortLoader(dataset, batch_sampler=sampler)"
             )
         under_way.fresh = False
-        if self._stale_inputs.seen:
+        if self._forward_watch.stale:
             raise ShufflePrivacyError(
                 "since this batch was delivered the model was trained on tensors of an earlier one, whose "
                 "records were drawn for another step: train on each batch when it is delivered, and look at "
@@ -680,7 +689,9 @@ class ShuffleMixin:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the original optimizer, the history, and a radius that moves, within its bounds.
 
-        A history that lacks rounds which were recorded here, or by the run that was saved, is refused.
+        A history that lacks rounds which were recorded here, or by the run that was saved, is refused, and
+        so is none, once rounds were recorded here. It warns if the run goes on with other rounds, or without
+        its target.
         """
         adaptive = self._setting.ball.adaptive
         rest = dict(state_dict)
@@ -691,8 +702,13 @@ class ShuffleMixin:
                 f"the state holds the rounds of {len(histories)} accountants, and {len(self._accounting)} "
                 "are attached: attach as many as the saved optimizer had, and load then"
             )
+        if not histories and any(hook.accountant.spent.num_steps for hook in self._accounting):
+            raise ShufflePrivacyError(
+                "rounds were recorded here, and the state holds no history: it was not saved by this run's "
+                "optimizer. Load it before the first round"
+            )
         for hook, history in zip(self._accounting, histories, strict=False):
-            hook.accountant.take_over(history)
+            hook.accountant.take_over(history, next_round=self.round)
         super().load_state_dict(rest)  # type: ignore[misc]
         if adaptive is not None and radius is not None:
             self.max_grad_norm = adaptive.held(positive("max_grad_norm", radius))
@@ -711,15 +727,15 @@ class ShuffleMixin:
         sampler.levels = self._levels
 
     def begin_iteration(self) -> None:
-        """Forget a round that was begun and not released: it cannot meet the next cohort."""
+        """Record what the last iteration passed over, and drop its gradients before the next cohort."""
         self.record_passed_over(but=int(self._only_looked_at))
-        self._unrecorded, self._trained, self._stale_inputs.trained = {}, False, False
+        self._unrecorded, self._trained, self._forward_watch.trained = {}, False, False
         self._under_way = None
         self._clear_gradients()
 
     def expect_batch(self, delivery: Delivery, batch: object = None) -> None:
         """Take note of a batch that is handed out: the next step is on this one, and on no earlier one."""
-        self._trained |= self._stale_inputs.trained
+        self._trained = self._has_trained  # of which what watches forgets the earlier batches
         if self._under_way is None or delivery.part == 0:
             self.record_passed_over()
             self._delivered += 1
@@ -727,7 +743,7 @@ class ShuffleMixin:
             self._under_way = RoundUnderWay(delivery, number)
             self._unrecorded.setdefault(number, self.round)
         self._under_way.batch, self._under_way.fresh = delivery, True
-        self._stale_inputs.deliver(batch)
+        self._forward_watch.deliver(batch)
         if self._watched is not None:
             forget_forward_passes(self._watched.module)
             self._watched.deliver()
@@ -818,25 +834,28 @@ class DistributedShuffleDPOptimizer(ShuffleMixin, DistributedDPOptimizer):  # ty
 # ---- what is noticed of a model that trains ---------------------------------------------------------------
 
 
-class StaleInputs:
-    """A forward pre-hook that notices training on the tensors of an earlier batch (``seen``), or at all.
+class ForwardWatch:
+    """A forward pre-hook that notices training since the last delivery: any, or on an earlier batch.
+
+    ``trained`` decides which batches are charged, and a step is refused once ``stale`` is set.
 
     Tensors are told by their storage: slices and views are recognised, copies are not. Copies of this hook,
     as in a copied or unpickled model, check nothing.
     """
 
     def __init__(self, *, blind: bool = False) -> None:
-        self.seen = self.trained = False
+        self.stale = self.trained = False
         self._blind = blind
         self._current: set[StorageWeakRef] = set()
         self._earlier: set[StorageWeakRef] = set()
         self._prune_at = 64
-        # not as a decorator: it loads torch's compiler, as every optimizer does, for up to a second
+        # Not a decorator: to import this module would load torch's compiler, which takes up to a second. Here
+        # it is loaded already, by the optimizer.
         self._untraced = torch.compiler.disable(self._check)  # type: ignore[no-untyped-call]
 
     def deliver(self, batch: object) -> None:
         """Take note of a batch that is handed out: a tensor, or a mapping, list or tuple of batches."""
-        self.seen = self.trained = False
+        self.stale = self.trained = False
         if self._blind:
             return
         self._earlier |= self._current
@@ -856,10 +875,10 @@ class StaleInputs:
     def _check(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         if torch.is_grad_enabled() and any(part.training for part in module.modules()):
             self.trained = True
-            self.seen = self.seen or self.any_stale((args, kwargs))
+            self.stale = self.stale or self.any_stale((args, kwargs))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return functools.partial(StaleInputs, blind=True), ()
+        return functools.partial(ForwardWatch, blind=True), ()
 
 
 class MixedRecords:

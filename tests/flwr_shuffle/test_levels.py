@@ -26,12 +26,13 @@ from flwr_shuffle import (
     ShuffleMod,
     ShuffleStrategy,
     Updates,
+    Waiting,
     grids_by_level,
 )
 from flwr_shuffle.messages import LEVELS_KEY, RECORD_KEY, ClientRefusal, instruction_of
 from recorded_grid import RecordedGrid
 
-from shuffle_plugins.accounting import Adversary, ShuffleAccountant
+from shuffle_plugins.accounting import Adversary, FederatedAccountant, ShuffleAccountant
 from shuffle_plugins.ledger import BudgetLedger
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.planning import weigh_groups
@@ -283,14 +284,107 @@ def test_newcomers_are_asked_too(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.text.count("levels: 4 at local_epsilon=1, 4 at local_epsilon=4; 4 nodes take none") == 2
 
 
-def test_what_are_no_groups_is_refused() -> None:
+class HalfDeafGrid(InProcessGrid):
+    """One node does not answer when it is first asked for its level."""
+
+    def __init__(self, app: ClientApp, *, num_nodes: int) -> None:
+        super().__init__(app, num_nodes=num_nodes)
+        self.timeouts: list[float | None] = []
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        replies = list(super().send_and_receive(messages, timeout=timeout))
+        if any(message.has_content() and LEVELS_KEY in message.content for message in replies):
+            self.timeouts.append(timeout)
+            return replies if self.timeouts[1:] else replies[:1] + replies[2:]
+        return replies
+
+
+def test_a_round_that_waits_for_its_group_asks_who_connects_and_who_has_not_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of eight nodes three and two take a level, and a round needs three of each; four more connect."""
+    grid = HalfDeafGrid(app_of(), num_nodes=12)
+    shown = GroupGrid(grid, members=grid.get_node_ids()[:8])
+    monkeypatch.setattr("flwr_shuffle.rounds.time.sleep", lambda _: shown.members.update(grid.get_node_ids()))
+    options = {"population": 3, "minimum_reports": 2, "waiting": Waiting(answer_timeout=7.0)}
+    result = GroupsStrategy(groups_of(**options)).start(shown, MODEL, num_rounds=2, timeout=30)
+    told = [[result.train_metrics_clientapp[n][f"reports-{level:g}"] for level in LEVELS] for n in (1, 2)]
+    assert told == [[3, 4], [4, 4]]
+    assert grid.timeouts == 3 * [7.0]  # at first, once more the one that did not answer, and the last four
+
+
+def test_a_run_killed_between_two_groups_ledgers_goes_on_from_the_newer_one(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second round's model and momentum are saved by the first group alone."""
+
+    def strategy() -> GroupsStrategy:
+        inner = FedAvgM(fraction_evaluate=0.0, server_momentum=0.9)
+        ledgers = [BudgetLedger(tmp_path / "b.db", model=f"level {level:g}") for level in LEVELS]
+        pairs = zip(LEVELS, ledgers, strict=True)
+        return GroupsStrategy([strategy_of(each, strategy=inner, ledger=ledger) for each, ledger in pairs])
+
+    def keep(group: ShuffleStrategy, *args: Any) -> None:
+        kept.append(group)
+        if len(kept) == 4:
+            raise KeyboardInterrupt
+        saving(group, *args)
+
+    kept: list[ShuffleStrategy] = []
+    saving = ShuffleStrategy._keep
+    monkeypatch.setattr(ShuffleStrategy, "_keep", keep)
+    first, second = strategy(), strategy()
+    with pytest.raises(KeyboardInterrupt):
+        first.start(InProcessGrid(app_of(), num_nodes=12), MODEL, num_rounds=3, timeout=30)
+    expected = first.groups[1.0].arrays
+    assert expected is not None
+    told: dict[int, Any] = {}
+
+    def look(number: int, arrays: ArrayRecord) -> None:
+        told[number] = arrays["w"].numpy(), np.array(second.strategy.momentum_vector)  # type: ignore[attr-defined]
+
+    second.start(InProcessGrid(app_of(), num_nodes=12), MODEL, num_rounds=3, timeout=30, evaluate_fn=look)
+    assert list(told) == [2, 3]
+    assert np.array_equal(told[2][0], expected["w"].numpy())
+    assert np.array_equal(told[2][1], np.array(first.strategy.momentum_vector))  # type: ignore[attr-defined]
+    assert [group.accountant.num_rounds for group in second.groups.values()] == [3, 3]
+
+
+@pytest.mark.parametrize("one_encoding", [False, True])
+def test_a_summary_names_each_group_and_the_inner_strategy_once(
+    one_encoding: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="flwr")
+    strategy = GroupsStrategy(groups_of(), one_encoding=one_encoding)
+    strategy.summary()
+    assert caplog.text.count("Sampling: FixedSize(cohort=4)") == 2
+    assert caplog.text.count("Fraction: train") == 1
+    assert caplog.text.count("in one encoding") == one_encoding
+    with pytest.raises(ValueError, match=r"no group of local_epsilon=2.0, but of \[1.0, 4.0\]"):
+        strategy.get_epsilon(1e-2, level=2.0)
+
+
+def test_what_are_no_groups_is_refused(tmp_path: Any) -> None:
     inner = FedAvg(fraction_evaluate=0.0)
+
+    def two(**options: Sequence[Any]) -> list[ShuffleStrategy]:
+        return [
+            strategy_of(level, strategy=inner, **{name: each[i] for name, each in options.items()})
+            for i, level in enumerate(LEVELS)
+        ]
+
     asking = PrivateEvaluation(metrics={"accuracy": (0, 1)}, local_epsilon=1.0)
     for groups, why in (
         ([], "for each level"),
         ([strategy_of(1.0), strategy_of(4.0)], "same inner strategy"),
         ([*groups_of(inner), strategy_of(4.0, strategy=inner)], "same ε0"),
         (groups_of(evaluation=asking), "no evaluation"),
+        (two(updates=[Updates(), Updates(trained=lambda name: name == "w")]), "same arrays"),
+        (two(ledger=[None, tmp_path / "b.db"]), "every group a ledger"),
+        (two(ledger=2 * [tmp_path / "b.db"]), "every group a ledger"),
+        (groups_of(ledger=FederatedAccountant()), "same accountant"),
     ):
         with pytest.raises(ValueError, match=why):
             GroupsStrategy(groups)
@@ -399,6 +493,26 @@ def test_in_one_encoding_nothing_is_released_or_charged_without_enough_of_each_g
     assert strategy.get_epsilon(1e-2) == 0.0
 
 
+def test_who_was_in_one_encoding_is_charged_for_itself_when_it_reports_alone() -> None:
+    groups = groups_of()
+    GroupsStrategy(groups, one_encoding=True).start(
+        InProcessGrid(app_of(), num_nodes=12), MODEL, num_rounds=1, timeout=30
+    )
+    alone = groups_of()[1]
+    for each in (groups[1], alone):
+        own = grids_by_level(InProcessGrid(app_of(), num_nodes=12), LEVELS)[4.0]
+        each.start(own, MODEL, num_rounds=1, timeout=30)
+    mixed, charged = (
+        [each.federated_round.observer for each in strategy.accountant.history]
+        for strategy in (groups[1], alone)
+    )
+    assert mixed[0] != charged[0]
+    assert mixed[1:] == charged
+    labelled = GroupsStrategy(groups)  # the reports say which group they are of
+    labelled.start(InProcessGrid(app_of(), num_nodes=12), MODEL, num_rounds=1, timeout=30)
+    assert groups[1].accountant.history[2].federated_round.observer == charged[0]
+
+
 def test_what_one_encoding_does_not_take_is_refused() -> None:
     for options, why in (
         ({"randomizer": "privunit-g"}, "linf-coordinate"),
@@ -412,3 +526,5 @@ def test_what_one_encoding_does_not_take_is_refused() -> None:
     two = [strategy_of(level, strategy=inner, clipping_norm=level) for level in LEVELS]
     with pytest.raises(ValueError, match="one radius"):
         GroupsStrategy(two, one_encoding=True)
+    with pytest.raises(ValueError, match="weigh"):
+        GroupsStrategy(groups_of(), one_encoding=True, weigh="clients")

@@ -376,6 +376,8 @@ def test_the_state_of_an_optimizer_that_lacks_rounds_is_refused(make_private: An
     with pytest.raises(ShufflePrivacyError, match="that the saved history does not hold"):
         others.load_state_dict(state)
     assert len(other.accountant) == 5
+    with pytest.raises(ShufflePrivacyError, match="the state holds no history"):
+        others.load_state_dict(others.original_optimizer.state_dict())
     with pytest.raises(ShufflePrivacyError, match="rounds of 2 accountants, and 1 are attached"):
         others.load_state_dict({**state, "privacy_accountants": state["privacy_accountants"] * 2})
 
@@ -453,10 +455,25 @@ def test_the_loaded_history_counts_against_the_budget(
     _, module, optimizer, loader = make_private(
         engine=resumed, target_epsilon=engine.get_epsilon(1e-5), target_delta=1e-5
     )
-    step(module, optimizer, next(iter(loader)))
     resumed.load_checkpoint(path=path, module=module, optimizer=optimizer)
     with pytest.raises(PrivacyBudgetExceeded):
         step(module, optimizer, next(iter(loader)))
+
+
+def test_rounds_of_two_runs_are_not_taken_for_those_of_one(
+    trained: Any, make_private: Any, step: Any
+) -> None:
+    engine, _, first, path = trained
+    other = PrivacyEngine(accountant=engine.accountant.mechanism())
+    _, module, optimizer, loader = make_private(engine=other)
+    step(module, optimizer, next(iter(loader)))
+    for load in (
+        lambda: other.load_checkpoint(path=path, module=module, optimizer=optimizer),
+        lambda: optimizer.load_state_dict(first.state_dict()),
+    ):
+        with pytest.raises(ShufflePrivacyError, match="use a new engine"):
+            load()
+    assert len(other.accountant) == 1
 
 
 @pytest.mark.parametrize("damage", ["history", "entry", "missing", "truncated", "other method"])
@@ -518,9 +535,16 @@ def test_a_target_that_was_dropped_is_told(make_private: Any, train: Any, tmp_pa
     engine, module, optimizer, loader = make_private(**target)
     train(module, optimizer, loader)
     engine.save_checkpoint(path=tmp_path / "c.pt", module=module, optimizer=optimizer)
+    state = optimizer.state_dict()
     resumed, module, optimizer, _ = make_private()
-    with pytest.warns(UserWarning, match=r"stop at .* \(9\.0, 1e-05\), and no target is set now"):
+    dropped = r"stop at .* \(9\.0, 1e-05\), and no target is set now"
+    with pytest.warns(UserWarning, match=dropped) as told:
         resumed.load_checkpoint(path=tmp_path / "c.pt", module=module, optimizer=optimizer)
+    assert len(told) == 1
+    _, module, optimizer, _ = make_private(local_epsilon=1.0)
+    with pytest.warns(UserWarning, match=f"its last rounds were .*{dropped}") as told:
+        optimizer.load_state_dict(state)  # as Lightning, Accelerate and a Trainer resume
+    assert len(told) == 1
     same, module, optimizer, _ = make_private(**target)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

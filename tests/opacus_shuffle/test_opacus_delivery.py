@@ -23,7 +23,7 @@ from opacus_shuffle import (
     PrivacyEngine,
     ShufflePrivacyError,
 )
-from opacus_shuffle.optimizer import StaleInputs
+from opacus_shuffle.optimizer import ForwardWatch
 from thinning import first_fast
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -439,7 +439,7 @@ def test_tensors_that_are_in_every_batch_are_no_sign_of_an_earlier_one() -> None
 
 
 def test_earlier_batches_are_known_only_while_they_live() -> None:
-    watch, kept = StaleInputs(), torch.randn(3)
+    watch, kept = ForwardWatch(), torch.randn(3)
     watch.deliver([kept])
     for _ in range(1000):
         watch.deliver({"x": (torch.randn(3),)})
@@ -453,12 +453,12 @@ def test_a_copied_model_watches_nothing() -> None:
     module = nn.Linear(1, 1)
     optimizer.watch(module)
     for clone in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
-        hook = next(h for h in _hooks(clone) if isinstance(h, StaleInputs))
-        assert hook is not optimizer._stale_inputs
+        hook = next(h for h in _hooks(clone) if isinstance(h, ForwardWatch))
+        assert hook is not optimizer._forward_watch
         hook.deliver(SIGNS)
         hook.deliver(SIGNS.clone())
         clone(SIGNS)
-        assert not hook.seen
+        assert not hook.stale
 
 
 def _hooks(module: nn.Module) -> list[Any]:

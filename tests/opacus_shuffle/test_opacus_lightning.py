@@ -227,3 +227,18 @@ def test_a_checkpoint_goes_on_with_the_history(start: Any) -> None:
     assert len(again.engine.accountant) == 3 * 5
     assert 0.95 < again.engine.get_epsilon(1e-3) <= 1.0
     assert "taken over from a checkpoint" in str(again.engine.statement())
+
+
+def test_a_checkpoint_without_a_history_is_told(start: Any) -> None:
+    """As of a run that was not private: its steps were on data that this run's ε does not cover."""
+    run = start(max_epochs=2)
+    run.trainer.fit(run.module, run.data)
+    run.trainer.save_checkpoint("run.ckpt")
+    checkpoint = torch.load("run.ckpt", weights_only=False)
+    del checkpoint["optimizer_states"][0]["privacy_accountants"]
+    torch.save(checkpoint, "plain.ckpt")
+    again = start(max_epochs=3)
+    with pytest.warns(UserWarning, match="10 steps that were taken before"):
+        again.trainer.fit(again.module, again.data, ckpt_path="plain.ckpt")
+    assert len(again.engine.accountant) == 5
+    assert "10 steps that were taken before" in str(again.engine.statement())

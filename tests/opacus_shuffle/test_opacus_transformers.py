@@ -14,7 +14,14 @@ import torch
 from opacus_shuffle import PrivacyBudgetExceeded, PrivacyEngine, ShufflePrivacyError
 from opacus_transparent import Transparent
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 import shuffle_plugins as sp
 from shuffle_plugins.protocols import VectorSum
@@ -22,6 +29,13 @@ from shuffle_plugins.protocols import VectorSum
 transformers = pytest.importorskip("transformers")
 accelerate = pytest.importorskip("accelerate")
 from opacus_shuffle.transformers import PrivacyArguments, PrivateTrainer  # noqa: E402
+from opacus_shuffle.transformers.trainer import (  # noqa: E402
+    _CLASSES,
+    _KINDS,
+    _kind_of,
+    _losses_of_items,
+    _of_record,
+)
 
 pytestmark = pytest.mark.slow  # to load transformers takes seconds
 
@@ -256,6 +270,36 @@ def test_a_loss_that_may_mix_records_is_refused(make: Any) -> None:
     assert torch.equal(parameters_of(trainer.model), before)
 
 
+def test_the_first_batch_shows_the_kind_of_loss(make: Any) -> None:
+    """Weights in bf16 give a loss of two digits; and no later batch is refused for what is in it."""
+    trainer = make(model=classifier().bfloat16(), max_steps=2)
+    rows = []
+
+    def later(module: Any, inputs: Any, found: Any) -> None:
+        rows.append(len(found.logits))
+        if len(rows) > 1 and found.loss is not None:
+            found.loss = found.loss * 2
+
+    trainer.model.register_forward_hook(later)
+    trainer.train()
+    assert (trainer._kind, rows) == ("labels", [4] * 10)
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_a_loss_in_bf16_shows_its_kind(kind: str) -> None:
+    for seed in range(20):
+        draw = torch.Generator().manual_seed(seed)
+        shape = (32,) if kind == "labels" else (32, 5)
+        classes = (3,) if kind in _CLASSES else ()
+        logits = torch.randn(*shape, *classes, generator=draw).bfloat16()
+        labels = torch.randint(2, shape, generator=draw)
+        labels = labels if classes else labels.float()
+        losses, counted = _losses_of_items(kind, logits, labels)
+        own = (losses.sum() / counted.sum()).bfloat16()
+        assert _kind_of(own, logits, labels) == kind
+        assert _kind_of(own * 1.2, logits, labels) != kind
+
+
 @pytest.mark.parametrize("targets", ["numbers", "several labels"])
 def test_losses_of_real_numbers(make: Any, targets: str) -> None:
     data = texts()
@@ -268,6 +312,8 @@ def test_losses_of_real_numbers(make: Any, targets: str) -> None:
     trainer = make(model=model, data=data, max_steps=1)
     trainer.train()
     assert trainer._kind == targets
+    with pytest.raises(ShufflePrivacyError, match="label_smoothing_factor is for labels that are classes"):
+        make(model=copy.deepcopy(model), data=data, label_smoothing_factor=0.1).train()
 
 
 def test_a_loss_function_sees_one_record_at_a_time(make: Any) -> None:
@@ -279,6 +325,15 @@ def test_a_loss_function_sees_one_record_at_a_time(make: Any) -> None:
 
     make(trainers_own={"compute_loss_func": loss}, max_steps=1).train()
     assert seen == [(1, 1, None)] * 20
+
+
+def test_outputs_are_taken_apart_by_records() -> None:
+    tables = {"logits": torch.arange(12.0).view(4, 3), "shared": torch.zeros(2, 4), "loss": torch.tensor(1.0)}
+    found, labels = _of_record(tables, torch.arange(4), 2, rows=4)
+    assert (found.keys(), found["logits"].tolist(), labels.tolist()) == ({"logits"}, [[6.0, 7.0, 8.0]], [2])
+    assert _of_record(tables["logits"], None, 2, rows=4)[0].tolist() == [[6.0, 7.0, 8.0]]
+    with pytest.raises(ShufflePrivacyError, match="return_dict=True"):
+        _of_record((tables["logits"],), None, 2, rows=4)
 
 
 def test_a_loss_of_ones_own(make: Any) -> None:
@@ -310,6 +365,13 @@ class OwnLoader(PrivateTrainer):
         return DataLoader(self.train_dataset, batch_size=4, collate_fn=self.data_collator)
 
 
+class OwnLoop(OwnLoader):
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        loss: Tensor = model(**inputs).loss
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+
 class OwnOptimizer(PrivateTrainer):
     def create_optimizer(self, model: Any = None) -> Any:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
@@ -325,6 +387,15 @@ class PrivateSampled(PrivateTrainer, Sampled):
     pass
 
 
+class Fewer(transformers.Trainer):  # type: ignore[misc,name-defined]
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        return RandomSampler(texts(), num_samples=N // 2)
+
+
+class PrivateFewer(PrivateTrainer, Fewer):
+    pass
+
+
 def test_a_step_that_no_batch_pays_for_is_refused(make: Any) -> None:
     trainer = make(trainers_own={"callbacks": [StepsTwice()]})
     with pytest.raises(ShufflePrivacyError, match="a step was taken on it already"):
@@ -336,8 +407,10 @@ def test_a_step_that_no_batch_pays_for_is_refused(make: Any) -> None:
     ("kind", "says"),
     [
         (OwnLoader, "not the private one"),
+        (OwnLoop, "not the private one"),
         (OwnOptimizer, "not the private one"),
         (PrivateSampled, "WeightedRandomSampler would be replaced"),
+        (PrivateFewer, "RandomSampler would be replaced"),
     ],
 )
 def test_a_loader_or_an_optimizer_that_is_not_private_is_refused(make: Any, kind: Any, says: str) -> None:
@@ -358,6 +431,21 @@ def test_a_second_run_needs_a_new_trainer(make: Any) -> None:
         make(model=trainer.model).train()
     with pytest.raises(ShufflePrivacyError, match="every trial"):
         trainer.hyperparameter_search()
+
+
+def test_a_run_that_failed_before_its_first_round_needs_a_new_trainer(make: Any) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("once")
+
+    trainer = make(trainers_own={"compute_loss_func": fails})
+    with pytest.raises(RuntimeError, match="once"):
+        trainer.train()
+    assert len(trainer.engine.accountant) == 0
+    with pytest.raises(ShufflePrivacyError, match="make a new trainer"):
+        trainer.train()
+    trainer = make(model=classifier(), max_steps=1)
+    trainer.train()
+    assert len(trainer.engine.accountant) == 1
 
 
 def test_a_model_that_is_made_anew(make: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from lightning.pytorch import Callback
 from typing_extensions import override
 
-from opacus_shuffle.accountants import ShufflePrivacyError
+from opacus_shuffle.accountants import ShufflePrivacyError, warn_caller
 from opacus_shuffle.engine import PrivacyEngine
 
 
@@ -20,7 +20,9 @@ class LightningCallback(Callback):  # type: ignore[misc]
 
     Raises:
         ShufflePrivacyError: as ``fit`` begins, if Lightning would train on another loader, in several
-            processes, on several batches at once, or with a gradient scaler.
+            processes, with ``accumulate_grad_batches``, or with a gradient scaler.
+
+    A run that goes on from steps without a history of private rounds is warned of, and its statement says so.
     """
 
     def __init__(self, engine: PrivacyEngine) -> None:
@@ -53,6 +55,8 @@ class LightningCallback(Callback):  # type: ignore[misc]
         ):
             if wrong:
                 raise ShufflePrivacyError(refusal)
+        # Lightning has no public way to replace a loader while it fits. It asks its source again if it has
+        # combined no loaders yet, which it has by now where configure_optimizers called setup_data().
         trainer.fit_loop._data_source.instance, trainer.fit_loop._combined_loader = loader, None
 
     @override
@@ -62,3 +66,10 @@ class LightningCallback(Callback):  # type: ignore[misc]
                 "Lightning does not train on the loader that make_private returned, and only its batches are "
                 "accounted for: leave out what replaces the Trainer's loaders"
             )
+        if trainer.global_step and not len(self._engine.accountant):
+            uncounted = (
+                f"ε does not cover {trainer.global_step} steps that were taken before, of which there is no "
+                "history of private rounds: it holds only if they were taken on public data"
+            )
+            self._engine._doubt(uncounted)
+            warn_caller(uncounted)

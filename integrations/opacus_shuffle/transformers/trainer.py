@@ -9,15 +9,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from accelerate.data_loader import SeedableRandomSampler
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 from torch.utils.data import DataLoader, RandomSampler
 from torch.utils.hooks import RemovableHandle
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback
 
 from opacus_shuffle.accountants import ShufflePrivacyError
 from opacus_shuffle.engine import PrivacyEngine
-from opacus_shuffle.loaders import options_of, refuse_iterable, rounds_in, wrap_data_loader
+from opacus_shuffle.loaders import (
+    options_of,
+    refuse_iterable,
+    refuse_other_sampler,
+    rounds_in,
+    wrap_data_loader,
+)
 from opacus_shuffle.sums import DEFAULT_RANDOMIZER
 from shuffle_plugins.core import checks
 
@@ -46,6 +53,16 @@ class PrivacyArguments(checks.Ranged):
     clipping: str = "flat"
 
 
+class _Books(TrainerCallback):  # type: ignore[misc]
+    """Checks before every step, also where a class has a ``training_step`` and a loader of its own."""
+
+    def __init__(self, trainer: PrivateTrainer) -> None:
+        self.trainer = trainer
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self.trainer._check_books()
+
+
 class PrivateTrainer(Trainer):  # type: ignore[misc]
     """A ``Trainer`` that trains privately; ``class Mine(PrivateTrainer, MyTrainer)`` makes another one so.
 
@@ -62,18 +79,20 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         self.privacy = privacy
         self.engine = PrivacyEngine()
         self._private: Any = None
+        self._ended = False  # Opacus's hooks are gone
         self._batches: DataLoader[Any] | None = None
         self._kind: str | None = None
         self._handles: list[RemovableHandle] = []
         super().__init__(*arguments, **trainers_own)
         _check_arguments(self.args, privacy)
+        self.add_callback(_Books(self))
 
     def train(self, *arguments: Any, **trainers_own: Any) -> Any:
         """As of ``Trainer``, once: to resume a run, make a new trainer and a new model."""
-        if self._private is not None and len(self.engine.accountant):
+        if self._ended:
             raise ShufflePrivacyError(
-                "this trainer has trained already, and its target is spent: to resume a run, or for another "
-                "one, make a new trainer and a new model"
+                "this trainer has trained already, or failed to, and its model is private no more: to resume "
+                "a run, or for another one, make a new trainer and a new model"
             )
         _check_arguments(self.args, self.privacy)
         self.args.ignore_data_skip = True  # a resumed run draws anew: batches are not drawn and thrown away
@@ -84,6 +103,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
                 handle.remove()
             if self._private is not None:
                 self._opacus.cleanup()
+                self._ended = True
 
     def hyperparameter_search(self, *_: Any, **__: Any) -> Any:
         """Refuse: every trial would cost ε by itself."""
@@ -98,11 +118,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         own = super().get_train_dataloader()
         refuse_iterable(own.dataset)
         sampler = getattr(own.batch_sampler, "sampler", own.sampler)
-        if not isinstance(sampler, RandomSampler) or sampler.replacement:
-            raise ShufflePrivacyError(
-                f"the loader's {type(sampler).__name__} would be replaced, because the accounting holds for "
-                "the engine's own sampler only: draw records at random, and weigh classes in the loss"
-            )
+        refuse_other_sampler(sampler, records=len(own.dataset), random=(RandomSampler, SeedableRandomSampler))
         physical, parts = self.args.train_batch_size, self.args.gradient_accumulation_steps
         plain = DataLoader(own.dataset, batch_size=physical * parts, shuffle=True, **options_of(own))
         steps = self.args.max_steps
@@ -138,7 +154,10 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[PhysicalBatches, None]:
-        """The physical batches of a round, each drawn when its turn comes; no number of items is common."""
+        """The physical batches of a round, each drawn when its turn comes.
+
+        The count of their labels is None: Transformers would divide every record's loss by it.
+        """
         return PhysicalBatches(epoch_iterator, num_batches), None
 
     # ---- a step -----------------------------------------------------------------------------------------
@@ -192,31 +211,33 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
             losses = self._losses(outputs, labels)
         else:
             outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
-            parts = (_of_record(outputs, labels, i) for i in range(self._private.delivered.rows))
+            rows = self._private.delivered.rows
+            parts = (_of_record(outputs, labels, i, rows=rows) for i in range(rows))
             losses = torch.stack([self.compute_loss_func(*part, num_items_in_batch=None) for part in parts])
         return (losses.mean(), outputs) if return_outputs else losses.mean()
 
     def _losses(self, outputs: Any, labels: Tensor | None) -> Tensor:
-        """The loss of each record: of that kind whose mean over the batch is the model's own loss."""
-        own = outputs.get("loss") if isinstance(outputs, Mapping) else None
-        logits = outputs.get("logits") if isinstance(outputs, Mapping) else None
+        """The loss of each record, of the kind that the first batch showed the model's own loss to be."""
+        own, logits = (outputs.get(n) if isinstance(outputs, Mapping) else None for n in ("loss", "logits"))
+        kind, found, smoothing = self._kind, None, self.args.label_smoothing_factor
         if own is not None and logits is not None and labels is not None:
-            for kind in sorted(_KINDS, key=lambda kind: kind != self._kind):
-                found = _losses_of_items(kind, logits, labels)
-                if found is None:
-                    continue
-                losses, counted = found
-                mean = losses.sum() / counted.sum()
-                if torch.isclose(mean, own.to(mean), rtol=1e-3, equal_nan=True):
-                    self._kind = kind
-                    if smoothing := self.args.label_smoothing_factor:
-                        losses, counted = _losses_of_items(kind, logits, labels, smoothing) or found
-                    return losses.sum(1) / counted.sum(1).clamp(min=1)
-        raise ShufflePrivacyError(
-            "the model's loss is not seen to be a mean of losses of single labels, so a record might reach "
-            "others through it: pass compute_loss_func, which is called for one record at a time, or "
-            "override compute_loss by a mean over records"
-        )
+            kind = kind or _kind_of(own, logits, labels)
+            found = None if kind is None else _losses_of_items(kind, logits, labels, smoothing)
+        if found is None:
+            raise ShufflePrivacyError(
+                "the model's loss is none that a PrivateTrainer can take apart by records: the mean over "
+                "labels of the cross-entropy, the squared error, or the binary cross-entropy. Pass "
+                "compute_loss_func, which is called for one record at a time, or override compute_loss by a "
+                "mean over records"
+            )
+        if smoothing and kind not in _CLASSES:
+            raise ShufflePrivacyError(
+                f"label_smoothing_factor is for labels that are classes, and these are {kind}: leave it out"
+            )
+        losses, counted = found
+        if (losses.sum() / counted.sum()).isfinite():  # else it shows no kind, as without any label
+            self._kind = kind
+        return losses.sum(1) / counted.sum(1).clamp(min=1)
 
     def log(self, logs: dict[str, float], *trainers_own: Any) -> None:
         """As of ``Trainer``, with ε so far."""
@@ -267,15 +288,28 @@ def _check_arguments(args: Any, privacy: PrivacyArguments) -> None:
 
 # ---- losses by record -----------------------------------------------------------------------------------
 
-_KINDS = ("labels", "next tokens", "numbers", "several labels")
+_CLASSES = ("labels", "next tokens")
+_KINDS = (*_CLASSES, "numbers", "several labels")
+
+
+def _kind_of(own: Tensor, logits: Tensor, labels: Tensor) -> str | None:
+    """The kind whose mean over the batch is nearest to the model's own loss, and equal but for rounding."""
+    distances = {}
+    tolerance = max(1e-3, 4 * torch.finfo(own.dtype).eps)
+    for kind in _KINDS:
+        if (found := _losses_of_items(kind, logits, labels)) is not None:
+            mean = found[0].sum() / found[1].sum()
+            if torch.isclose(mean, own.to(mean), rtol=tolerance, equal_nan=True):
+                distances[kind] = (mean - own).abs().item()
+    return min(distances, key=lambda kind: distances[kind], default=None)
 
 
 def _losses_of_items(
     kind: str, logits: Tensor, labels: Tensor, smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor] | None:
     """Losses, (records, labels of each), and which of them count; None if the kind does not fit."""
-    rows = len(labels)
-    if kind in ("labels", "next tokens"):
+    rows, logits = len(labels), logits.float()  # in bf16 a loss has two digits
+    if kind in _CLASSES:
         if kind == "next tokens" and labels.dim() == 2:
             logits, labels = logits[:, :-1], labels[:, 1:]
         elif kind == "next tokens":
@@ -293,13 +327,19 @@ def _losses_of_items(
     if not labels.is_floating_point() or logits.numel() != labels.numel():
         return None
     of_items = mse_loss if kind == "numbers" else binary_cross_entropy_with_logits
-    losses = of_items(logits.reshape(rows, -1), labels.reshape(rows, -1), reduction="none")
+    losses = of_items(logits.reshape(rows, -1), labels.reshape(rows, -1).float(), reduction="none")
     return losses, torch.ones_like(losses)
 
 
-def _of_record(outputs: Any, labels: Any, i: int) -> tuple[Any, Any]:
-    """What a model put out for one record, and its labels."""
-    if isinstance(outputs, Mapping):
-        found = {name: v[i : i + 1] for name, v in outputs.items() if isinstance(v, Tensor) and v.dim()}
-        return type(outputs)(**found), None if labels is None else labels[i : i + 1]
-    return outputs[i : i + 1], None if labels is None else labels[i : i + 1]
+def _of_record(outputs: Any, labels: Any, i: int, *, rows: int) -> tuple[Any, Any]:
+    """What a model put out for one record, and its labels; of a mapping what has one row for each record."""
+    own = None if labels is None else labels[i : i + 1]
+    if isinstance(outputs, Tensor):
+        return outputs[i : i + 1], own
+    if not isinstance(outputs, Mapping):
+        raise ShufflePrivacyError(
+            "compute_loss_func is called for one record at a time, and what the model puts out, a "
+            f"{type(outputs).__name__}, cannot be taken apart: use a ModelOutput (return_dict=True)"
+        )
+    tensors = {name: v for name, v in outputs.items() if isinstance(v, Tensor) and v.dim()}
+    return type(outputs)(**{name: v[i : i + 1] for name, v in tensors.items() if len(v) == rows}), own

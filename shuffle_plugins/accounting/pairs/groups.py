@@ -7,7 +7,6 @@ record z. Proofs: ``docs/proofs/accounting.md``, section 3e.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -20,17 +19,18 @@ from shuffle_plugins.accounting.numerics.sums import (
     Law,
     MixedSums,
     bernstein_reach,
-    binomial_window,
     hypergeometric_window,
 )
 from shuffle_plugins.accounting.pairs.others import SHARES, Bucket, OthersPair, mixed_law
 from shuffle_plugins.accounting.pairs.reports import Atoms, Blanket, information
 
 _CROWDED = (0.3, 0.03, 1e-3, 1e-6, 1e-12, TAIL)
-"""Probabilities that some group has more reports than are counted on, of the cases that are told apart."""
+"""Each case has a most number of reports of every group, which some group exceeds with this probability."""
 _PLACES = (-4.0, -2.5, -1.75, -1.25, -0.75, -0.25, 0.25, 0.75, 1.25, 1.75, 2.5, 4.0)
-"""The same of two groups, where the more reports are of one the fewer are of the other: in deviations."""
-_LISTED = 1e6  # reports, up to which their numbers are listed
+"""Of two groups each case is an interval of the number of reports of the first; the others are of the second.
+Where intervals end, in standard deviations from the mean.
+"""
+_LISTED = 1e6  # reports, up to which the law of a group's number of them is computed number by number
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +48,7 @@ class OtherClients:
     common: float
     types: tuple[Atoms, ...] = ()
 
-    def told(self, spread: float) -> float:
+    def variance(self, spread: float) -> float:
         """What their reports, weighed by θ, add to a sum's variance; ``spread`` is of u − v under w."""
         most = max(map(information, self.types)) if self.types else spread / self.common
         return self.count * self.common**2 * most
@@ -56,7 +56,11 @@ class OtherClients:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _GroupsBucket(Bucket):
-    """The least and largest 1 − u, and the most reports of each group; ``own`` is of all terms."""
+    """1 − u is from ``near`` to ``far``, and at most ``counts`` reports are of each group.
+
+    A report of another client weighs ``own`` times its group's θ, tilted by u; ``kept`` and ``others``, which
+    are of one law for all clients, are not used.
+    """
 
     near: float
     far: float
@@ -112,8 +116,8 @@ class GroupsPair(OthersPair):
         spread = information(self.shared)
         if self._by_blanket:
             return spread / (self._clones + self.least)
-        told = math.fsum(each.told(spread) for each in self.others)
-        return self._seen * told / (1 + self._clones) ** 2
+        others = math.fsum(each.variance(spread) for each in self.others)
+        return self._seen * others / (1 + self._clones) ** 2
 
     @property
     @override
@@ -165,7 +169,7 @@ class GroupsPair(OthersPair):
         return buckets, below(ends[-1]) + left_out
 
     def _cases(self) -> list[tuple[float, tuple[int, ...]]]:
-        """Probabilities, and how many of the k reports are of each group at most. The more the dearer."""
+        """Probabilities, and how many of the k reports are of each group at most: more of any cost more."""
         among = self.population - 1
         if len(self.others) == 2 and self.slots <= _LISTED:
             first, law = hypergeometric_window(draws=self.slots, marked=self.others[0].count, among=among)
@@ -263,101 +267,7 @@ def sign_types(own: float, other: float) -> tuple[Atoms, Atoms]:
     (q1, p1), (q, p) = ((1 / (1 + math.exp(-level)), 1 / (1 + math.exp(level))) for level in (own, other))
 
     def law(held: tuple[float, float]) -> Atoms:
-        gains = zip((q1, p1), (p1, q1), held, strict=True)
-        return tuple((u / r - 1, v / r - 1, r) for u, v, r in gains)
+        likelihoods = zip((q1, p1), (p1, q1), held, strict=True)
+        return tuple((u / r - 1, v / r - 1, r) for u, v, r in likelihoods)
 
     return law((q, p)), law((p, q))
-
-
-# -- from below ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CountMasses:
-    """Masses of whole numbers from ``first`` up; those of next to no mass are left out."""
-
-    first: int
-    masses: Floats
-
-    @classmethod
-    def of(cls, first: int, masses: Floats) -> CountMasses:
-        """Without the rarest values at either end."""
-        seen = np.flatnonzero(masses > TAIL)
-        if not len(seen):
-            return cls(first=first, masses=np.zeros(1))
-        return cls(first=first + int(seen[0]), masses=masses[seen[0] : seen[-1] + 1])
-
-    def plus(self, other: CountMasses) -> CountMasses:
-        """The law of the sum of two independent numbers. All terms are positive, so that none cancel."""
-        return CountMasses.of(self.first + other.first, np.convolve(self.masses, other.masses))
-
-    def times(self, draws: int) -> CountMasses:
-        """The law of a sum of so many independent draws."""
-        found, square = CountMasses(first=0, masses=np.ones(1)), self
-        while draws:
-            if draws & 1:
-                found = found.plus(square)
-            draws >>= 1
-            if draws:
-                square = square.plus(square)
-        return found
-
-    def on(self, first: int, length: int) -> Floats:
-        """Masses of so many numbers from ``first`` up, which hold all of these."""
-        found = np.zeros(length)
-        found[self.first - first : self.first - first + len(self.masses)] = self.masses
-        return found
-
-
-def reach_of(*laws: CountMasses) -> tuple[int, int]:
-    """The first number that any of the laws has, and how many follow up to the last one."""
-    first = min(law.first for law in laws)
-    return first, max(law.first + len(law.masses) for law in laws) - first
-
-
-def mixed_counts(laws: Sequence[tuple[float, CountMasses]]) -> CountMasses:
-    """A mixture, by probabilities."""
-    first, length = reach_of(*(law for _, law in laws))
-    return CountMasses.of(first, sum((mass * law.on(first, length) for mass, law in laws), np.zeros(length)))
-
-
-def drawn_counts(groups: Sequence[tuple[CountMasses, int]], *, draws: int) -> CountMasses:
-    """The sum over that many clients, drawn uniformly from one or two groups: a law, and a size, each."""
-    among = sum(size for _, size in groups)
-    if len(groups) == 1 or draws == among:
-        total = CountMasses(first=0, masses=np.ones(1))
-        for law, size in groups:
-            total = total.plus(law.times(min(size, draws)))
-        return total
-    (one, size), (two, _) = groups
-    first, masses = hypergeometric_window(draws=draws, marked=size, among=among)
-    last = first + len(masses) - 1
-    ones, twos = [one.times(first)], [two.times(draws - last)]
-    for _ in range(len(masses) - 1):
-        ones.append(ones[-1].plus(one))
-        twos.append(twos[-1].plus(two))
-    pairs = zip(masses.tolist(), ones, reversed(twos), strict=True)
-    return mixed_counts([(mass, a.plus(b)) for mass, a, b in pairs if mass > TAIL])
-
-
-def split_counts(total: CountMasses, *, shown: CountMasses, clear: float) -> tuple[Floats, Floats]:
-    """Masses of a number of reports and how many of them are for x; if client 1 holds x, and if it holds x'.
-
-    Each report of another client is for x or for x' with probability ½.
-
-    Args:
-        total: the law of the number.
-        shown: that part of it in which client 1's report is one of them.
-        clear: by how much client 1's report is likelier for what it holds.
-    """
-    first, second = [], []
-    start, length = reach_of(total, shown)
-    own = shown.on(start, length)[total.first - start :]
-    for i, mass in enumerate(total.masses.tolist()):
-        number = total.first + i
-        least, halves = binomial_window(number, 0.5)
-        away = 2 * (least + np.arange(len(halves))) / max(number, 1) - 1
-        told = clear * own[i] * away
-        first.append(halves * np.maximum(mass + told, 0.0))
-        second.append(halves * np.maximum(mass - told, 0.0))
-    return np.concatenate(first), np.concatenate(second)

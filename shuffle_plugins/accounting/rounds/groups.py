@@ -20,18 +20,15 @@ from shuffle_plugins.accounting.losses import (
     profile_of,
     tighter,
 )
-from shuffle_plugins.accounting.numerics.sums import Floats
-from shuffle_plugins.accounting.pairs.groups import (
+from shuffle_plugins.accounting.numerics.counts import (
     CountMasses,
-    GroupsPair,
-    OtherClients,
     drawn_counts,
     mixed_counts,
     reach_of,
-    shared_atoms,
-    sign_types,
     split_counts,
 )
+from shuffle_plugins.accounting.numerics.sums import Floats
+from shuffle_plugins.accounting.pairs.groups import GroupsPair, OtherClients, shared_atoms, sign_types
 from shuffle_plugins.accounting.pairs.others import others_losses
 from shuffle_plugins.accounting.pairs.reports import Blanket, information
 from shuffle_plugins.accounting.rounds.round import (
@@ -223,10 +220,12 @@ class GroupsRound(Round):
             for each, (level, _) in zip(clones, others, strict=True)
         ]
         spread = information(plain.shared)
-        gains = [one.told(spread) - other.told(spread) for one, other in zip(clones, typed, strict=True)]
+        gains = [
+            one.variance(spread) - other.variance(spread) for one, other in zip(clones, typed, strict=True)
+        ]
         order = sorted(range(len(typed)), key=lambda i: -gains[i])
         # 0.002: of the variance, for which it is worth the time
-        worth = 0.002 * sum(each.told(spread) for each in clones)
+        worth = 0.002 * sum(each.variance(spread) for each in clones)
         taken = [i for i in order[:_MOST_TYPED] if gains[i] > worth]
         if not taken:
             return [plain]
