@@ -114,7 +114,8 @@ differences between them are chance. CIFAR-10 is a copy recompressed as JPEG.
 
 The last column has published numbers (Tramèr, Boneh 2021: both orders of scattering, a linear model, a
 trusted server) for *add/remove* neighbours. There ε = 3 is weaker than replace-one ε = 3, roughly
-replace-one 6: one record moves a sum half as far, so the same ε takes at most half the noise.{_as_loud(runs)}"""
+replace-one 6: one record moves a sum half as far, so the same ε takes at most half the
+noise.{_as_loud(runs)}"""
 
 
 def _accuracies(runs: Runs) -> Iterable[str]:
