@@ -1,8 +1,6 @@
-"""The first pages: for whom this is, what a small shuffle buys, and how long questions take."""
+"""The first pages: for whom this is, and what a small shuffle buys."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from measured.parts import Sentences, Tables, frontier, result, table
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
@@ -47,12 +45,12 @@ def few_clients() -> str:
 
 
 def parameters() -> str:
-    """With how many parameters the recipe's signal is twice the noise: that falls as their root."""
+    """With how many parameters the recipe's signal is 20 times the noise: that falls as their root."""
 
     def most(clients: int, **how: str) -> str:
         recipe = training_recipe(target_epsilon=3.0, delta=_DELTA, population=clients, dim=1_000, **how)
         ratio = recipe.expected_noise.signal_to_noise_ratio_over(recipe.num_steps)
-        return f"{float(f'{1_000 * (ratio / 2) ** 2:.1e}'):,.0f}"
+        return f"{float(f'{1_000 * (ratio / 20) ** 2:.1e}'):,.0f}"
 
     rows = [
         (f"{clients:,}", most(clients), most(clients, mechanism="vector-sum"))
@@ -72,34 +70,19 @@ def _sent() -> str:
         for arm in ("one report", "seed", "sum")
     )
     return (
-        f"sends {report:,} bytes a round as a report, {seed} as a seed, or {total:,} for a sum before it is "
-        "shared out"
+        f"sends {report:,} bytes a round as a report, {seed} as a seed (66 with Flower's framing), or "
+        f"{total:,} for a sum before it is shared out"
     )
 
 
 TABLES: Tables = {FIT: {"few clients": few_clients, "parameters": parameters}}
 
 
-def _questions() -> list[str]:
-    """How long an accountant takes that is asked after every round."""
-    found: dict[str, Any] = result("benchmarks/growing_histories")
-    upper, both = found["shuffle_upper"], found["shuffle_both_ends"]
-    tenth = upper["rounds"] // 10
-    assert both["rounds"] % tenth == 0
-    alone = upper["seconds_at_each_tenth"][both["rounds"] // tenth - 1]
-    return [
-        f"takes {100 * alone / both['seconds']:.0f} % of the time where it is asked after each of "
-        f"{both['rounds']:,} rounds",
-        f"so {upper['rounds']:,} questions took {upper['seconds']:.0f} s",
-    ]
-
-
 def sentences() -> Sentences:
-    """Pieces of text on whom this is for, in the guide to the accountant and on scaling."""
+    """Pieces of text on whom this is for, and on scaling."""
     clients = sorted({row["clients"] for row in result("benchmarks/protocols")["largest"]})
     powers = " to ".join(f"10^{len(str(each)) - 1}" for each in (clients[0], clients[-1]))
     return {
         FIT: [_sent()],
         "docs/guides/scaling.md": [f"for {powers} clients"],
-        "docs/guides/accounting.md": _questions(),
     }

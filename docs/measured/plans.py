@@ -121,8 +121,8 @@ def sentences() -> Sentences:
             f"{in_turn['bits_per_client'] / 1e6:.2g} Mbit a client, "
             f"it is {server['noise_multiplier'] / in_turn['noise_multiplier']:.1f} times smaller.",
             f"of the client that is drawn most often: {server['charged']} of 300 here",
-            f"{took['plan, one mechanism']['seconds']:.1f} s of processor time for the example above, and "
-            f"{took['plan, all mechanisms']['seconds']:.1f} s with all mechanisms",
+            f"{took['plan, one mechanism']['seconds']:.1f} s of processor time for the example above without "
+            f"`--plot`, and {took['plan, all mechanisms']['seconds']:.1f} s with all mechanisms",
             f"all clients answer every time: {1 / times('bits_per_client'):.1f} times the bits.",
         ]
     }

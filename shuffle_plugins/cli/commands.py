@@ -177,7 +177,10 @@ def taking_part(population: int, cohort: float | None, *, sampling: str) -> floa
     """k to account for, from the options that give it; under full participation it is n."""
     if sampling != "full":
         if cohort is None:
-            raise typer.BadParameter(f"--cohort is needed under {sampling} sampling")
+            raise typer.BadParameter(
+                f"--cohort is needed under {sampling} sampling; if everybody reports in every round, give "
+                "--sampling full instead"
+            )
         return cohort
     if cohort not in (None, population):
         raise typer.BadParameter(

@@ -223,9 +223,9 @@ def _sums_table(plan: SumPlan) -> Table:
 
 
 def _interval(found: Any) -> dict[str, str | None]:
-    """Cells of both ends; where columns are few of the upper one."""
+    """Cells of both ends; where columns are few of the upper one, which digits keep below the target."""
     lower = None if found.lower_bound == "none" else down(found.lower)
-    return ({"ε from": lower} if width() >= WIDE else {}) | {"ε up to": up(found.upper)}
+    return ({"ε from": lower} if width() >= WIDE else {}) | {"ε up to": up(found.upper, digits=6)}
 
 
 _COMMON_LEGEND = {

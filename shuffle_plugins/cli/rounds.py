@@ -58,6 +58,7 @@ def epsilon_command(
     published = accounting.ALL_PUBLISHED if everything else accounting.FEW_PUBLISHED
     found = asked.compare()
     client = _of_a_client(asked)
+    output.warn(warnings(found))
     if as_json:
         also = {} if client is None else {"epsilon_of_a_client": client}
         output.print_json(answer_json(found.beside(published)) | also)
@@ -70,7 +71,6 @@ def epsilon_command(
             )
         if left_out := len(accounting.ALL_PUBLISHED) - len(published):
             output.remark(f"{left_out} more published bounds: --all shows them.")
-    output.warn(warnings(found))
     if plot is not None:
         from shuffle_plugins.cli.plotting import plot_comparisons
 
@@ -212,13 +212,13 @@ def compare_command(
             answer = replace(asked, local_epsilon=level, rounds=each).compare()
             answers.append(answer.beside(accounting.ALL_PUBLISHED))
             progress(len(answers), len(levels) * len(steps))
+    output.warn(warnings(answers[0]))
     if as_json:
         output.print_json([answer_json(answer) for answer in answers])
     else:
         for level in levels:
             same = [answer for answer in answers if answer.shuffle_round.local_epsilon == level]
             output.show(*output.rounds_tables(same))
-    output.warn(warnings(answers[0]))
     if plot is not None:
         from shuffle_plugins.cli.plotting import plot_comparisons
 
@@ -273,6 +273,11 @@ def central_command(
     """The ε of DP-SGD or DP-FedAvg with a trusted server, to be compared with what a shuffler gives."""
     relation = accounting.NeighbouringRelation(neighbours)
     replaced = relation is accounting.NeighbouringRelation.REPLACE_ONE
+    if not replaced and sampling == "without-replacement":
+        raise typer.BadParameter(
+            "with a client more or less, k of n are drawn by another law: --neighbours add-or-remove-one "
+            "needs --sampling poisson, or full"
+        )
     central = accounting.CentralGaussianRound(
         noise_multiplier=noise_multiplier / 2 if replaced else noise_multiplier,
         population=population,
@@ -378,6 +383,7 @@ def calibrate_command(
     told = warnings(answer)
     if cap:
         told.append(f"{cap} is the solver's cap, not the target's: more may stay within the target too")
+    output.warn(told)
     if as_json:
         beside = answer.beside(accounting.FEW_PUBLISHED)
         output.print_json({"solve": solve.value, "value": found, **answer_json(beside), "warnings": told})
@@ -385,7 +391,6 @@ def calibrate_command(
         shown = f"{found:,}" if isinstance(found, int) else output.down(found, digits=6)
         output.show(f"[bold]{solve} = {shown}[/] keeps the certified ε within {target_epsilon:g}")
         _show_answer(answer, published=accounting.FEW_PUBLISHED)
-    output.warn(told)
 
 
 def _show_answer(answer: accounting.Comparison, *, published: Sequence[str]) -> None:

@@ -366,8 +366,9 @@ class ApproximateNoise(GridNoise):
         if self.dim > 1:
             raise ValueError(
                 f"a report of {self.name} is ({self.local_epsilon:.4g}, {self.local_delta:g})-LDP, and no "
-                "bound covers it without its δ0: use round(), or ShuffleRound(local_delta=…); in a shell "
-                "--mechanism generic --local-delta …, far below δ / k"
+                "bound covers it without its δ0. In Python, use its round(). In a shell, type "
+                f"--mechanism generic --local-epsilon {self.local_epsilon:g} --local-delta 1e-12, without "
+                "--dim: that δ0 must be far below δ / k"
             )
         law = gaussian_blanket(sigma=self._sigma_per_radius(), radius=1.0)
         return replace(law, instances=(self._instance(),))

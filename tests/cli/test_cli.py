@@ -463,7 +463,7 @@ def test_a_central_run_has_its_relation_and_its_noise_over_the_clipping_norm(run
     assert 8.05 < replaced["lower"] <= replaced["upper"] < 8.83
     code, out, err = run(*asked, "2", "--neighbours", "add-or-remove-one")
     assert (code, out) == (2, "")
-    assert "poisson" in err
+    assert "--neighbours add-or-remove-one needs --sampling poisson" in err
     code, out, _ = run(*asked, "2")
     assert code == 0
     assert "n = 1,000 · k = 100 (without-replacement) · noise multiplier = 2 · T = 100" in out
