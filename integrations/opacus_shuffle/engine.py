@@ -45,6 +45,7 @@ from opacus_shuffle.optimizer import (
     DistributedShuffleDPOptimizer,
     ShuffleDPOptimizer,
     ShuffleMixin,
+    refuse_evaluation_mode,
 )
 from opacus_shuffle.sums import (
     DEFAULT_RANDOMIZER,
@@ -382,6 +383,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             grad_sample_mode=given.grad_sample_mode,
             wrap_model=given.wrap_model,
         )
+        refuse_evaluation_mode(private_module, given.module)
         private_optimizer.watch(given.module, accountant=accountant)
         dataset = given.data_loader.dataset
         if self.dataset is not None and self.dataset is not dataset:

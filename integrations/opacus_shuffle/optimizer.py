@@ -935,6 +935,23 @@ def _storages(batch: object) -> Iterator[StorageWeakRef]:
             yield from _storages(value)
 
 
+def refuse_evaluation_mode(private: Any, module: nn.Module) -> None:
+    """Have a layer say so if it is trained in evaluation mode: Opacus's hooks fail there, and not say why."""
+    handles = getattr(private, "autograd_grad_sample_hooks", None)  # gone with Opacus's own hooks
+    if handles is not None:
+        check = functools.partial(_check_training_mode, private)
+        hooked = [part for part in module.modules() if part._backward_hooks]
+        handles += [part.register_full_backward_hook(check, prepend=True) for part in hooked]
+
+
+def _check_training_mode(private: Any, part: nn.Module, *_: object) -> None:
+    if private.hooks_enabled and not part.training:
+        raise ShufflePrivacyError(
+            f"the model, or a {type(part).__name__} that is to be trained, is in evaluation mode: call "
+            "model.train() before a training batch"
+        )
+
+
 def forget_forward_passes(module: nn.Module) -> None:
     """Drop what Opacus's hooks keep of forward passes that no backward pass followed.
 

@@ -423,6 +423,25 @@ def test_earlier_batches_may_be_looked_at() -> None:
     assert len(engine.accountant) == 4
 
 
+@pytest.mark.parametrize("mode", ["hooks", "functorch"])
+@pytest.mark.parametrize("trained_before", [False, True])
+def test_training_in_evaluation_mode_says_so(mode: str, trained_before: bool) -> None:
+    engine, module, optimizer, loader = tiny(batch_size=2, grad_sample_mode=mode)
+    batches = iter(loader)
+    if trained_before:
+        step(module, optimizer, next(batches)[0])
+    module.eval()
+    (x,) = next(batches)
+    with pytest.raises(ShufflePrivacyError, match=r"call model\.train\(\)"):
+        step(module, optimizer, x)
+    module.disable_hooks()
+    module(x).mean().backward()
+    module.enable_hooks()
+    module.train()
+    step(module, optimizer, x)
+    assert len(engine.accountant) == 1 + trained_before
+
+
 def test_tensors_that_are_in_every_batch_are_no_sign_of_an_earlier_one() -> None:
     shared = torch.zeros(4, 1)
 
