@@ -418,9 +418,9 @@ def sentences() -> Sentences:
             f"a convolutional network with {step['parameters']:,} parameters on {step['batch']:,} records",
         ],
         "README.md": [
-            f"**{seed.bits} bits** for a gradient of {DIM:,} numbers, with "
-            f"{seed.variance / least.variance:.2f} times the squared error of the most accurate mechanism, "
-            f"which takes {longest:,} bits (at ε0 = {LOCAL_EPSILON:g}; "
+            f"**{seed.bits} bits instead of {longest:,}** for a gradient of {DIM:,} numbers, with "
+            f"{seed.variance / least.variance:.2f} times the squared error of the most accurate mechanism "
+            f"(at ε0 = {LOCAL_EPSILON:g}; "
             f"[all {len(errors)} mechanisms of one report]",
         ],
         MECHANISMS: [

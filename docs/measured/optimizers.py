@@ -40,7 +40,7 @@ def records() -> str:
         return rounded(_cost(kind, 100), up=True, digits=3)
 
     whom: dict[str, dict[str, str]] = {
-        "somebody who reads the models": {},
+        "an observer of the model": {},
         "the server, of a client that it drew every time": {"adversary": "server"},
     }
     return table(

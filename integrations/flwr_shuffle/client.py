@@ -276,7 +276,10 @@ class ShuffleMod(Ranged):
                 if self.on_failure == "error":
                     _log.exception("Training failed; the server is told no more than that.")
                     raise ClientRefused(ClientRefusal.TRAINING_FAILED) from error
-                _log.exception("The app failed; a report goes out that looks like any other.")
+                _log.exception(
+                    "The app failed; a report goes out that looks like any other (while testing, "
+                    'ShuffleMod(on_failure="error") stops here instead).'
+                )
                 # Of this record alone: what the others' reports are must not depend on it.
                 reports.append(task.report(task.nothing, takes_part=takes_part))
         return task.payload(reports, takes_part=takes_part), failed

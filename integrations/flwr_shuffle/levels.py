@@ -39,7 +39,10 @@ from shuffle_plugins.shuffler import InMemoryShuffler, Refusal
 
 _log = logging.getLogger("flwr")
 
-_CHOICE = "who is in which group is taken to be public, and must not follow from anybody's data"
+_CHOICE = (
+    "who is in which group is taken to be public, must not follow from anybody's data, and stays as it is "
+    "for as long as the ledgers last: who changes group pays in both"
+)
 
 
 def grids_by_level(
@@ -200,9 +203,9 @@ class GroupsStrategy(HostStrategy):
         one_encoding: adds the reports of all groups up as they are, so that all clients hide each other: a
             :class:`~shuffle_plugins.accounting.GroupsRound`. For ``"linf-coordinate"``, ``"l1-hadamard"`` or
             ``"binary-rr"`` in all groups, :class:`FixedSize` sampling, and a shuffler in this process. A
-            group then weighs by its reports times tanh(ε0/2). Each round is charged for ``minimum_reports``
-            of each group, and that clients are drawn hides nobody; without so many it has no result. The
-            first budget that is spent ends the run.
+            group then weighs by its reports times tanh(ε0/2), and ``weigh`` is left out. Each round is
+            charged for ``minimum_reports`` of each group, and that clients are drawn hides nobody; without so
+            many it has no result. The first budget that is spent ends the run.
     """
 
     def __init__(

@@ -352,7 +352,11 @@ def numbers_in(content: RecordDict, name: str) -> list[float]:
     """The numbers that an app returned under a name, a single one as a list of it."""
     found = [record[name] for record in content.metric_records.values() if name in record]
     if len(found) != 1:
-        raise ValueError(f"the app returned {len(found)} values as {name!r}")
+        names = sorted({each for record in content.metric_records.values() for each in record})
+        raise ValueError(
+            f"the app returned {len(found)} values as {name!r}; its MetricRecords have {names}. Names that "
+            "the server asks for must be among the app's, each once"
+        )
     [value] = found
     numbers = [float(each) for each in value] if isinstance(value, list) else [float(value)]
     if any(map(math.isnan, numbers)):

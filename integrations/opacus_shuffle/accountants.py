@@ -206,7 +206,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         """
         saved = self.core_type(method=self.method)
         checked(saved.load_state_dict, state_dict["core"])
-        if not begins_with(self.spent, saved):
+        if state_dict["run"] != self._run or not begins_with(self.spent, saved):
             self.warn_of_changes(state_dict, next_round=next_round)
             self.load_state_dict(state_dict)
 
@@ -240,7 +240,10 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
             )
         core = self.core_type(method=self.method)
         checked(core.load_state_dict, state_dict["core"])
-        if not begins_with(core, self.core) or core.num_steps < _recorded.get(state_dict["run"], 0):
+        mixed = (
+            self.core.num_steps and state_dict["run"] != self._run
+        )  # alike or not, both runs' rounds count
+        if mixed or not begins_with(core, self.core) or core.num_steps < _recorded.get(state_dict["run"], 0):
             raise ShufflePrivacyError(
                 "rounds were recorded, here or by the run that was saved, that the saved history does not "
                 "hold; loading it would report ε without them. To go back to earlier weights, load only "

@@ -253,7 +253,7 @@ def record_levels(
     column: object, *, population: int, sampling: Sampling, clipping: object
 ) -> NDArray[np.float64]:
     """The ε0 of every record, by its number in the data set; refused where such rounds are not accounted."""
-    levels = np.asarray(torch.as_tensor(column), dtype=np.float64)
+    levels = torch.as_tensor(column).to("cpu", torch.float64, copy=True).numpy()  # the caller's may change
     if levels.shape != (population,):
         raise ShufflePrivacyError(
             f"local_epsilon must be one number, or one for each of the {population} records in their order; "

@@ -466,7 +466,6 @@ class VerifyingAggregator(Aggregator):
         """
         self._check_window(terms)
         self.spent.spend(terms.context.token)
-        self.spent.spend(_further_token(_VERIFIED, terms.digest()))
         answers, rejected = dict[int, bytes](), dict[int, Refusal]()
         for position, secret in self._opened(sealed, terms=terms, rejected=rejected, size=terms.secret_bytes):
             try:
@@ -477,6 +476,7 @@ class VerifyingAggregator(Aggregator):
                 rejected[position] = Refusal.PROOF_REFUSED
         if len(answers) < self._required(terms, minimum):
             raise BatchRefused(Refusal.UNDER_MINIMUM, rejected)
+        self.spent.spend(_further_token(_VERIFIED, terms.digest()))
         return Answers(answers, rejected)
 
     def add_verified(

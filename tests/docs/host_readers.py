@@ -275,7 +275,18 @@ def flower() -> Told:
     assert ClientSettings.of(config).max_rounds == 100
 
 
-has("docs/guides/queries.md", slow=True)
+@reads("docs/guides/queries.md", slow=True)
+def queries() -> Told:
+    """The page's answers, as far off as the noise is in one of some million runs."""
+    names: dict[str, Any] = {}
+    yield names
+    found = names["reply"].content["query_results"]
+    assert abs(found["smokes"] - 100) < 75  # 250 if every app failed
+    assert len(found["age"]) == 10
+    assert 200 < sum(found["age"]) < 800  # near 0 if every app failed
+    assert len(found["pressure"]) == 3
+
+
 has(FLOWER, "Which arrays are trained", in_flower)
 has(FLOWER, "Evaluation", in_flower)
 has(FLOWER, "Sums of many messages", lambda: in_flower() | {"model": nn.Linear(9, 1)}, slow=True)

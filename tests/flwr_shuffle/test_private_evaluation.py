@@ -160,6 +160,12 @@ def test_an_evaluation_that_fails_looks_like_any_other(told: dict[str, Any]) -> 
     assert len(payload_of(answer)) == asked.spec(cohort=2).report_bytes(dim=2) + 1
 
 
+def test_a_metric_that_the_app_does_not_return_is_named_beside_those_that_it_does() -> None:
+    told = RecordDict({"metrics": MetricRecord({"acc": 0.5, "loss": 1.0})})
+    with pytest.raises(ValueError, match=r"0 values as 'accuracy'; its MetricRecords have \['acc', 'loss'\]"):
+        vector_of(PrivateEvaluation(metrics=METRICS, local_epsilon=1.0).asked, told, failed_share=0.0)
+
+
 @pytest.mark.parametrize(("kind", "metrics"), [("train", True), ("evaluate", False)])
 def test_an_instruction_of_the_other_kind_is_refused(kind: str, metrics: bool) -> None:
     asked = PrivateEvaluation(metrics=METRICS, local_epsilon=1.0)

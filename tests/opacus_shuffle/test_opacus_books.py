@@ -455,10 +455,25 @@ def test_the_loaded_history_counts_against_the_budget(
     _, module, optimizer, loader = make_private(
         engine=resumed, target_epsilon=engine.get_epsilon(1e-5), target_delta=1e-5
     )
-    step(module, optimizer, next(iter(loader)))
     resumed.load_checkpoint(path=path, module=module, optimizer=optimizer)
     with pytest.raises(PrivacyBudgetExceeded):
         step(module, optimizer, next(iter(loader)))
+
+
+def test_rounds_of_two_runs_are_not_taken_for_those_of_one(
+    trained: Any, make_private: Any, step: Any
+) -> None:
+    engine, _, first, path = trained
+    other = PrivacyEngine(accountant=engine.accountant.mechanism())
+    _, module, optimizer, loader = make_private(engine=other)
+    step(module, optimizer, next(iter(loader)))
+    for load in (
+        lambda: other.load_checkpoint(path=path, module=module, optimizer=optimizer),
+        lambda: optimizer.load_state_dict(first.state_dict()),
+    ):
+        with pytest.raises(ShufflePrivacyError, match="use a new engine"):
+            load()
+    assert len(other.accountant) == 1
 
 
 @pytest.mark.parametrize("damage", ["history", "entry", "missing", "truncated", "other method"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from opacus_shuffle import Delivery, PrivacyEngine, ShufflePrivacyError
@@ -162,6 +163,14 @@ def test_what_levels_do_not_go_with_is_refused(
     asked = {"local_epsilon": LEVELS, "sampling": "poisson"} | changes
     with pytest.raises((ShufflePrivacyError, TypeError), match=refusal):
         make_private(**asked)
+
+
+@pytest.mark.parametrize("kind", [np.array, torch.tensor])
+def test_a_column_that_its_owner_changes_later_changes_nothing(make_private: Any, kind: Any) -> None:
+    column = kind(LEVELS, dtype=np.float64 if kind is np.array else torch.float64)
+    loader = make_private(local_epsilon=column, sampling="poisson")[3]
+    column[:] = min(LEVELS)
+    assert loader.batch_sampler.levels.tolist() == LEVELS
 
 
 def test_a_level_cannot_be_changed_in_between(make_private: Any) -> None:

@@ -365,6 +365,13 @@ class OwnLoader(PrivateTrainer):
         return DataLoader(self.train_dataset, batch_size=4, collate_fn=self.data_collator)
 
 
+class OwnLoop(OwnLoader):
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        loss: Tensor = model(**inputs).loss
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+
 class OwnOptimizer(PrivateTrainer):
     def create_optimizer(self, model: Any = None) -> Any:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
@@ -400,6 +407,7 @@ def test_a_step_that_no_batch_pays_for_is_refused(make: Any) -> None:
     ("kind", "says"),
     [
         (OwnLoader, "not the private one"),
+        (OwnLoop, "not the private one"),
         (OwnOptimizer, "not the private one"),
         (PrivateSampled, "WeightedRandomSampler would be replaced"),
         (PrivateFewer, "RandomSampler would be replaced"),

@@ -296,6 +296,14 @@ def test_nothing_of_a_verified_round_is_given_out_unverified(parties: VerifiedPa
             aggregator.verify(sealed, terms=other, verify_key=bytes(32))
 
 
+def test_a_round_whose_check_was_refused_gives_out_nothing(parties: VerifiedParties) -> None:
+    sealed = [parties.honest(client)[1][0] for client in range(parties.clients)]
+    with pytest.raises(BatchRefused):  # too few
+        parties.verifying(0).verify(sealed[:1], terms=parties.terms, verify_key=bytes(32))
+    with pytest.raises(ShuffleError, match="checked no proof"):
+        parties.verifying(0).add_verified([(each, bytes(32)) for each in sealed], terms=parties.terms)
+
+
 def test_too_few_clients_are_refused_before_the_server_learns_of_proofs(parties: VerifiedParties) -> None:
     mine = [parties.honest(client)[1][0] for client in range(2)]
     with pytest.raises(BatchRefused) as refused:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 from torch.utils.data import DataLoader, RandomSampler
 from torch.utils.hooks import RemovableHandle
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback
 
 from opacus_shuffle.accountants import ShufflePrivacyError
 from opacus_shuffle.engine import PrivacyEngine
@@ -53,6 +53,16 @@ class PrivacyArguments(checks.Ranged):
     clipping: str = "flat"
 
 
+class _Books(TrainerCallback):  # type: ignore[misc]
+    """Checks before every step, also where a class has a ``training_step`` and a loader of its own."""
+
+    def __init__(self, trainer: PrivateTrainer) -> None:
+        self.trainer = trainer
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self.trainer._check_books()
+
+
 class PrivateTrainer(Trainer):  # type: ignore[misc]
     """A ``Trainer`` that trains privately; ``class Mine(PrivateTrainer, MyTrainer)`` makes another one so.
 
@@ -75,6 +85,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         self._handles: list[RemovableHandle] = []
         super().__init__(*arguments, **trainers_own)
         _check_arguments(self.args, privacy)
+        self.add_callback(_Books(self))
 
     def train(self, *arguments: Any, **trainers_own: Any) -> Any:
         """As of ``Trainer``, once: to resume a run, make a new trainer and a new model."""
@@ -289,7 +300,7 @@ def _kind_of(own: Tensor, logits: Tensor, labels: Tensor) -> str | None:
         if (found := _losses_of_items(kind, logits, labels)) is not None:
             mean = found[0].sum() / found[1].sum()
             if torch.isclose(mean, own.to(mean), rtol=tolerance, equal_nan=True):
-                distances[kind] = float((mean - own).abs())
+                distances[kind] = (mean - own).abs().item()
     return min(distances, key=lambda kind: distances[kind], default=None)
 
 
