@@ -243,13 +243,13 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         recorded = _recorded.get(state_dict["run"], 0)
         if core.num_steps < recorded:
             raise ShufflePrivacyError(
-                f"this process has already trained past this state ({core.num_steps} rounds saved, {recorded} "
-                "recorded), and loading it would report ε without the later rounds. Load the newest "
-                "checkpoint, and of this one the weights alone "
+                f"this process has already trained past this state ({core.num_steps} rounds saved, "
+                f"{recorded} recorded), and loading it would report ε without the later rounds. Load the "
+                "newest checkpoint, and of this one the weights alone "
                 "(module.load_state_dict(checkpoint['module_state_dict'])). If nobody has seen the later "
                 "models, restart the Python process and load this one"
             )
-        mixed = self.core.num_steps and state_dict["run"] != self._run  # alike or not, both runs' rounds count
+        mixed = self.core.num_steps and state_dict["run"] != self._run  # alike or not, both runs' count
         if mixed or not begins_with(core, self.core):
             raise ShufflePrivacyError(
                 "this engine has recorded rounds that the saved history does not hold; loading it would "

@@ -8,6 +8,7 @@ import itertools
 import math
 import pickle
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -373,6 +374,23 @@ def test_what_was_only_looked_at_is_not_recorded(make_private: Any, step: Any) -
     assert len(engine.accountant) == 4
     assert optimizer.batches_without_step == 1 + 5 + 1
     assert "no step taken on them: 7." in engine.statement(delta=1e-5).warnings[-1]
+
+
+def test_skipping_batches_in_a_row_is_warned_of_once(make_private: Any, step: Any) -> None:
+    _, module, optimizer, loader = make_private()
+    batches = iter(loader)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".* are charged")
+        module(next(batches)[0])
+        step(module, optimizer, next(batches))
+        module(next(batches)[0])
+        module(next(batches)[0])
+    with pytest.warns(UserWarning, match="^3 batches are charged"):
+        module(next(batches)[0])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".* are charged")
+        for x, _ in loader:
+            module(x)
 
 
 def test_batches_passed_over_do_not_exceed_the_budget(make_private: Any, step: Any) -> None:
