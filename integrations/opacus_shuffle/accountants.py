@@ -240,15 +240,21 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
             )
         core = self.core_type(method=self.method)
         checked(core.load_state_dict, state_dict["core"])
-        mixed = (
-            self.core.num_steps and state_dict["run"] != self._run
-        )  # alike or not, both runs' rounds count
-        if mixed or not begins_with(core, self.core) or core.num_steps < _recorded.get(state_dict["run"], 0):
+        recorded = _recorded.get(state_dict["run"], 0)
+        if core.num_steps < recorded:
             raise ShufflePrivacyError(
-                "rounds were recorded, here or by the run that was saved, that the saved history does not "
-                "hold; loading it would report ε without them. To go back to earlier weights, load only "
-                "those (module.load_state_dict(checkpoint['module_state_dict'])), and the newest history; to "
-                "resume a run, use a new engine"
+                f"this process has already trained past this state ({core.num_steps} rounds saved, "
+                f"{recorded} recorded), and loading it would report ε without the later rounds. Load the "
+                "newest checkpoint, and of this one the weights alone "
+                "(module.load_state_dict(checkpoint['module_state_dict'])). If nobody has seen the later "
+                "models, restart the Python process and load this one"
+            )
+        mixed = self.core.num_steps and state_dict["run"] != self._run  # alike or not, both runs' count
+        if mixed or not begins_with(core, self.core):
+            raise ShufflePrivacyError(
+                "this engine has recorded rounds that the saved history does not hold; loading it would "
+                "report ε without them. To go back to earlier weights, load only those "
+                "(module.load_state_dict(checkpoint['module_state_dict'])); to resume a run, use a new engine"
             )
         return core
 

@@ -18,6 +18,7 @@ import torch
 from opacus.accountants import IAccountant
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.optimizers import DPOptimizer
+from opacus.validators.errors import UnsupportedModuleError
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
@@ -45,6 +46,7 @@ from opacus_shuffle.optimizer import (
     DistributedShuffleDPOptimizer,
     ShuffleDPOptimizer,
     ShuffleMixin,
+    refuse_evaluation_mode,
 )
 from opacus_shuffle.sums import (
     DEFAULT_RANDOMIZER,
@@ -375,13 +377,22 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         )
         sampler.attach(private_optimizer)
         private_loader = with_sampler(given.data_loader, sampler, batch_first=given.batch_first)
-        private_module = self._prepare_model(
-            given.module,
-            batch_first=given.batch_first,
-            loss_reduction=given.loss_reduction,
-            grad_sample_mode=given.grad_sample_mode,
-            wrap_model=given.wrap_model,
-        )
+        try:
+            private_module = self._prepare_model(
+                given.module,
+                batch_first=given.batch_first,
+                loss_reduction=given.loss_reduction,
+                grad_sample_mode=given.grad_sample_mode,
+                wrap_model=given.wrap_model,
+            )
+        except UnsupportedModuleError as error:
+            error.add_note(
+                "Call model.train() before make_private if the model is in evaluation mode. Layers such as "
+                "BatchNorm are replaced by model = opacus.validators.ModuleValidator.fix(model): make the "
+                "optimizer after it"
+            )
+            raise
+        refuse_evaluation_mode(private_module, given.module)
         private_optimizer.watch(given.module, accountant=accountant)
         dataset = given.data_loader.dataset
         if self.dataset is not None and self.dataset is not dataset:
@@ -586,7 +597,9 @@ def _solved(
 ) -> tuple[dict[str, float | None], int]:
     """The privacy number, by its name, that keeps to the target, and the number of steps."""
     if (given.epochs is None) == (given.num_steps is None):
-        raise ShufflePrivacyError("give exactly one of epochs and num_steps")
+        raise ShufflePrivacyError(
+            "give exactly one of epochs and num_steps, of the whole run, such as epochs=10"
+        )
     if given.epochs is None:
         steps = checked(checks.whole, "num_steps", given.num_steps)
     else:

@@ -30,6 +30,7 @@ from opacus_shuffle.accountants import (
     SubsampledShuffleAccountant,
     checked,
     refuse_other_accountants,
+    warn_caller,
 )
 from opacus_shuffle.loaders import CohortSampler, Delivery, checked_sampling
 from opacus_shuffle.sums import (
@@ -154,6 +155,7 @@ class ShuffleMixin:
         self._unrecorded: dict[int, Round] = {}  # by number, rounds that this iteration has delivered
         self._trained = False  # in this iteration, before the batch delivered last, or by a step
         self._delivered = self._released = 0
+        self._skipped = 0  # batches in a row that the model was trained on, and no step tried; -1: warned
         self._on_nonfinite = on_nonfinite
         self._parameters_seen: int | None = None  # the last iteration that began with finite ones
         self._forward_watch = ForwardWatch()
@@ -623,11 +625,11 @@ class ShuffleMixin:
         under_way = self._under_way
         if under_way is None or not under_way.fresh:
             raise ShufflePrivacyError(
-                "this batch was not drawn by the sampler that the accounting is for, or a step was taken on "
-                "it already: take one step on each batch of the loader that make_private returned, before "
-                "the next one is delivered. In Lightning pass callbacks=[LightningCallback(engine)] to the "
-                "Trainer; without the engine call sampler.attach(optimizer) and train on "
-                "CohortLoader(dataset, batch_sampler=sampler)"
+                "train on the loader that make_private returned, not your own, and take one step on each of "
+                "its batches before the next one is delivered: this batch was not drawn by the sampler that "
+                "the accounting is for, or a step was taken on it already. In Lightning pass "
+                "callbacks=[LightningCallback(engine)] to the Trainer; without the engine call "
+                "sampler.attach(optimizer) and train on CohortLoader(dataset, batch_sampler=sampler)"
             )
         under_way.fresh = False
         if self._forward_watch.stale:
@@ -639,8 +641,8 @@ class ShuffleMixin:
         if self._watched is not None and (mixing := self._watched.found()) is not None:
             raise ShufflePrivacyError(
                 f"{mixing} carries statistics of the batch from one record to the others, and past the "
-                "rounds: replace it (opacus.validators.ModuleValidator.fix makes GroupNorm of BatchNorm), or "
-                "call eval() on it after model.train()"
+                "rounds: call model = opacus.validators.ModuleValidator.fix(model), which makes GroupNorm of "
+                "BatchNorm, and make the optimizer after it; or call eval() on the layer after model.train()"
             )
         batch, taken = under_way.batch, under_way.taken
         if batch.iteration != self._parameters_seen:  # once an iteration, so that it costs nothing
@@ -735,6 +737,7 @@ class ShuffleMixin:
 
     def expect_batch(self, delivery: Delivery, batch: object = None) -> None:
         """Take note of a batch that is handed out: the next step is on this one, and on no earlier one."""
+        self._warn_of_skipped_batches()
         self._trained = self._has_trained  # of which what watches forgets the earlier batches
         if self._under_way is None or delivery.part == 0:
             self.record_passed_over()
@@ -751,6 +754,18 @@ class ShuffleMixin:
             kept = getattr(p, "grad_sample", None)
             for gradients in [kept] if isinstance(kept, Tensor) else kept or []:
                 gradients._of_an_earlier_batch = True  # type: ignore[union-attr]
+
+    def _warn_of_skipped_batches(self) -> None:
+        last = self._under_way
+        if self._skipped < 0 or last is None:
+            return
+        self._skipped = self._skipped + 1 if last.fresh and self._forward_watch.trained else 0
+        if self._skipped == 2:
+            self._skipped = -1
+            warn_caller(
+                f"{self.batches_without_step} batches are charged and were not stepped on. If your loop "
+                "skips losses that are not finite, take the guard out: such gradients count as zeros"
+            )
 
     def _count_received(self, under_way: RoundUnderWay) -> int:
         return under_way.received
@@ -933,6 +948,23 @@ def _storages(batch: object) -> Iterator[StorageWeakRef]:
     elif isinstance(batch, (list, tuple)):
         for value in batch:
             yield from _storages(value)
+
+
+def refuse_evaluation_mode(private: Any, module: nn.Module) -> None:
+    """Have a layer say so if it is trained in evaluation mode: Opacus's hooks fail there, and not say why."""
+    handles = getattr(private, "autograd_grad_sample_hooks", None)  # gone with Opacus's own hooks
+    if handles is not None:
+        check = functools.partial(_check_training_mode, private)
+        hooked = [part for part in module.modules() if part._backward_hooks]
+        handles += [part.register_full_backward_hook(check, prepend=True) for part in hooked]
+
+
+def _check_training_mode(private: Any, part: nn.Module, *_: object) -> None:
+    if private.hooks_enabled and not part.training:
+        raise ShufflePrivacyError(
+            f"the model, or a {type(part).__name__} that is to be trained, is in evaluation mode: call "
+            "model.train() before a training batch"
+        )
 
 
 def forget_forward_passes(module: nn.Module) -> None:

@@ -399,8 +399,9 @@ class SumSetting:
             return replace(self, privacy=noise_multiplier)
         if noise_multiplier is not None:
             raise TypeError(
-                f"got an unexpected keyword argument 'noise_multiplier': it goes with randomizer="
-                f"{sums}; privacy of {self.described} is set by local_epsilon"
+                "got an unexpected keyword argument 'noise_multiplier': for Opacus's noise pass "
+                f"randomizer='vector-sum' (all that take it: {sums}); or keep {self.described} and pass "
+                "local_epsilon="
             )
         if local_epsilon is None:
             raise ShufflePrivacyError(

@@ -140,12 +140,13 @@ def check_known(name: str, *kinds: Kind | str) -> None:
         if isinstance(address, str):
             spelt[_bare(address.rpartition(":")[2])] = each
     close = dict.fromkeys(spelt[found] for found in get_close_matches(_bare(name), spelt, n=3, cutoff=0.7))
-    hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+    if close:
+        raise ValueError(f"no mechanism named {name!r}; did you mean {' or '.join(map(repr, close))}?")
     sums = sorted(set(offered) & set(available(Kind.SUMS)))
     listed = ", ".join(each for each in offered if each not in sums)
     if sums:
         listed += f"; sums, which take noise_multiplier, are {', '.join(sums)}"
-    raise ValueError(f"no mechanism named {name!r}; {hint}available: {listed}")
+    raise ValueError(f"no mechanism named {name!r}; available: {listed}")
 
 
 def _bare(name: str) -> str:

@@ -440,7 +440,7 @@ def test_loading_cannot_forget_rounds_that_were_released(trained: Any, flat: Any
     round_, steps = engine.accountant.core.history[-1]
     engine.accountant.record(round_, num_steps=3)
     before, weights = engine.get_epsilon(1e-5), flat(module)
-    with pytest.raises(ShufflePrivacyError, match="does not hold"):
+    with pytest.raises(ShufflePrivacyError, match="already trained past this state"):
         engine.load_checkpoint(path=path, module=module)
     assert engine.get_epsilon(1e-5) == before
     assert len(engine.accountant) == steps + 3
@@ -560,7 +560,7 @@ def test_a_history_older_than_what_its_run_has_recorded_since_is_refused(
     older = engine.accountant.state_dict()
     step(module, optimizer, next(batches))
     later = PrivacyEngine(accountant="subsampled_shuffle_rdp")
-    with pytest.raises(ShufflePrivacyError, match="by the run that was saved"):
+    with pytest.raises(ShufflePrivacyError, match="already trained past this state"):
         later.accountant.load_state_dict(older)
     later.accountant.load_state_dict(engine.accountant.state_dict())
     assert len(later.accountant) == 2

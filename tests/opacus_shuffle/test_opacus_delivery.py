@@ -8,6 +8,7 @@ import itertools
 import math
 import pickle
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -375,6 +376,23 @@ def test_what_was_only_looked_at_is_not_recorded(make_private: Any, step: Any) -
     assert "no step taken on them: 7." in engine.statement(delta=1e-5).warnings[-1]
 
 
+def test_skipping_batches_in_a_row_is_warned_of_once(make_private: Any, step: Any) -> None:
+    _, module, optimizer, loader = make_private()
+    batches = iter(loader)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".* are charged")
+        module(next(batches)[0])
+        step(module, optimizer, next(batches))
+        module(next(batches)[0])
+        module(next(batches)[0])
+    with pytest.warns(UserWarning, match="^3 batches are charged"):
+        module(next(batches)[0])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".* are charged")
+        for x, _ in loader:
+            module(x)
+
+
 def test_batches_passed_over_do_not_exceed_the_budget(make_private: Any, step: Any) -> None:
     engine, module, optimizer, loader = make_private()
     step(module, optimizer, next(iter(loader)))
@@ -421,6 +439,25 @@ def test_earlier_batches_may_be_looked_at() -> None:
         module(kept[0]).sum().item()
         module.train()
     assert len(engine.accountant) == 4
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch"])
+@pytest.mark.parametrize("trained_before", [False, True])
+def test_training_in_evaluation_mode_says_so(mode: str, trained_before: bool) -> None:
+    engine, module, optimizer, loader = tiny(batch_size=2, grad_sample_mode=mode)
+    batches = iter(loader)
+    if trained_before:
+        step(module, optimizer, next(batches)[0])
+    module.eval()
+    (x,) = next(batches)
+    with pytest.raises(ShufflePrivacyError, match=r"call model\.train\(\)"):
+        step(module, optimizer, x)
+    module.disable_hooks()
+    module(x).mean().backward()
+    module.enable_hooks()
+    module.train()
+    step(module, optimizer, x)
+    assert len(engine.accountant) == 1 + trained_before
 
 
 def test_tensors_that_are_in_every_batch_are_no_sign_of_an_earlier_one() -> None:

@@ -18,6 +18,7 @@ from opacus.data_loader import DPDataLoader
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.optimizers import DPPerLayerOptimizer
 from opacus.schedulers import ExponentialGradClip
+from opacus.validators.errors import UnsupportedModuleError
 from opacus_shuffle import (
     FixedSizeSampler,
     PoissonSampler,
@@ -264,6 +265,17 @@ def test_models_whose_gradients_are_not_one_records_are_refused(
 ) -> None:
     with pytest.raises(Exception, match=says):  # Opacus's and torch's own errors, too
         make_private(module=change(make_model()))
+
+
+@pytest.mark.parametrize(
+    "change", [lambda model: model.eval(), lambda model: model.append(nn.BatchNorm1d(3))]
+)
+def test_what_opacus_refuses_comes_with_the_way_on(make_private: Any, make_model: Any, change: Any) -> None:
+    with pytest.raises(UnsupportedModuleError) as refusal:
+        make_private(module=change(make_model()))
+    (note,) = refusal.value.__notes__
+    assert "model.train() before make_private" in note
+    assert "ModuleValidator.fix(model)" in note
 
 
 def test_arguments_of_opacus_that_change_nothing_are_taken(make_private: Any, train: Any, flat: Any) -> None:

@@ -241,6 +241,13 @@ def test_what_this_machine_cannot_start_is_refused_too(make: Any, name: str) -> 
         trainer.train()
 
 
+def test_a_run_without_a_target_is_refused() -> None:
+    from opacus_shuffle.transformers import PrivateTrainer
+
+    with pytest.raises(ShufflePrivacyError, match=r"privacy=PrivacyArguments\(target_epsilon"):
+        PrivateTrainer(model=nn.Linear(1, 1))
+
+
 def test_a_target_is_checked_when_it_is_given_also_on_a_command_line() -> None:
     with pytest.raises(ValueError, match="target_delta"):
         PrivacyArguments(target_epsilon=1.0, target_delta=2.0)

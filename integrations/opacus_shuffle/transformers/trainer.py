@@ -74,8 +74,10 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         ShufflePrivacyError: for settings whose ε would be wrong or unknown, before anything is trained.
     """
 
-    def __init__(self, *arguments: Any, privacy: PrivacyArguments, **trainers_own: Any) -> None:
-        """As of ``Trainer``, and what the run is to keep to."""
+    def __init__(self, *arguments: Any, privacy: PrivacyArguments | None = None, **trainers_own: Any) -> None:
+        """As of ``Trainer``, and what the run is to keep to, which must be given."""
+        if privacy is None:
+            raise ShufflePrivacyError("pass privacy=PrivacyArguments(target_epsilon=..., target_delta=...)")
         self.privacy = privacy
         self.engine = PrivacyEngine()
         self._private: Any = None
