@@ -295,8 +295,12 @@ def _compared() -> list[str]:
     tuned = [each.removesuffix(" %") for each in best_ones if each is not None]
     network = [share(run["accuracy"]) for run in printed]
     return [
-        f"reached {reached[0]} on MNIST at ε = 3 with a sum and {reached[1]} with one report",
-        *([f"tuning on the test set found {' and '.join(tuned)} %"] if len(tuned) == len(names) else ()),
+        f"reached on MNIST, at ε = 3, {reached[0]} with a sum and {reached[1]} with one report",
+        *(
+            [f"it is {tuned[0]} % with a sum and {tuned[1]} % with one report"]
+            if len(tuned) == len(names)
+            else ()
+        ),
         f"{network[1]} with a sum and {network[0]} with one report per sample",
         f"training took {longest['vector-sum']:.0f} s of processor time (`vector-sum`) or "
         f"{longest['privunit']:.0f} s (`privunit`)",

@@ -191,7 +191,7 @@ def test_rounded_rows_are_seldom_farther_apart_than_assumed(dim, radius):
 def test_rounds_of_approximate_mechanisms(name):
     vectors = get(name, local_epsilon=2.0, dim=5, local_delta=1e-9)
     assert vectors.local_delta == 1e-9
-    with pytest.raises(ValueError, match="use round"):
+    with pytest.raises(ValueError, match="use its round"):
         vectors.blanket()
     accounted = vectors.round(population=1000, cohort=100)
     assert (accounted.local_epsilon, accounted.local_delta, accounted.blanket) == (2.0, 1e-9, None)
