@@ -130,7 +130,7 @@ def test_the_grid_goes_on_where_it_stopped_and_the_page_counts_its_runs(frontier
     for run in runs:
         if run["arm"] != "none":
             assert 0 < run["epsilon"][0] <= run["epsilon"][1] <= 8.0
-    assert "This page has 8 of 720 runs" in frontier.page.text(runs)
+    assert "712 of 720 are missing" in frontier.page.text(runs)
 
 
 def test_the_page_is_what_the_results_say(frontier):
