@@ -40,7 +40,7 @@ class SentenceClassifier(nn.Module):
         return torch.cat(means, dim=1) / len(means) ** 0.5
 
     def score(self, embeddings: Tensor) -> Tensor:
-        """The head's logits."""
+        """Logits, (batch,), of what :meth:`embed` returned."""
         logits: Tensor = self.head(embeddings)
         return logits.float().squeeze(1)
 

@@ -10,7 +10,6 @@ line of names. One record is one *phrase*, which in SST-2's train file is mostly
 from __future__ import annotations
 
 import argparse
-import copy
 import csv
 import gzip
 import math
@@ -156,17 +155,13 @@ class Central:
         if self.target is not None:
 
             def after(noise: float) -> ShuffleAccountant:
-                accountant = copy.deepcopy(self.accountant)
-                accountant.step(
-                    CentralGaussianRound(
-                        population=population,
-                        cohort=cohort,
-                        noise_multiplier=noise,
-                        sampling="without-replacement",
-                    ),
-                    num_steps=steps,
+                steps_alike = CentralGaussianRound(
+                    population=population,
+                    cohort=cohort,
+                    noise_multiplier=noise,
+                    sampling="without-replacement",
                 )
-                return accountant
+                return self.accountant.and_rounds(steps_alike, num_steps=steps)
 
             def fits(noise: float) -> bool:
                 return after(noise).epsilon(DELTA).upper <= share * self.target

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Context, RecordDict
-from recorded_grid import RecordedGrid, contents
+from recorded_grid import RecordedGrid, app_modules, contents
 
 FOLDER = Path(__file__).parents[2] / "examples" / "flower-adaped"
 CLIENTS = 6
@@ -21,13 +21,8 @@ CLIENTS = 6
 
 @pytest.fixture(scope="module")
 def apps() -> Iterator[tuple[ModuleType, ModuleType, ModuleType]]:
-    sys.path.insert(0, str(FOLDER))
-    try:
-        from flower_adaped import client_app, server_app, task
-
-        yield client_app, server_app, task
-    finally:
-        sys.path.remove(str(FOLDER))
+    with app_modules(FOLDER, "flower_adaped") as found:
+        yield found
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from flwr.app import Context, RecordDict
 pytest.importorskip("peft")
 
 from peft import PeftModel
-from recorded_grid import RecordedGrid, contents
+from recorded_grid import RecordedGrid, app_modules, contents
 
 FOLDER = Path(__file__).parents[2] / "examples" / "flower-lora"
 CLIENTS = 6
@@ -25,13 +24,8 @@ CLIENTS = 6
 
 @pytest.fixture(scope="module")
 def apps() -> Iterator[tuple[ModuleType, ModuleType, ModuleType]]:
-    sys.path.insert(0, str(FOLDER))
-    try:
-        from flower_lora import client_app, server_app, task
-
-        yield client_app, server_app, task
-    finally:
-        sys.path.remove(str(FOLDER))
+    with app_modules(FOLDER, "flower_lora") as found:
+        yield found
 
 
 def served(apps: Any, **options: Any) -> RecordedGrid:

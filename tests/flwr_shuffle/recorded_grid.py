@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from flwr.app import Message
 from flwr_shuffle import InProcessGrid
+
+
+@contextmanager
+def app_modules(folder: Path, package: str) -> Iterator[tuple[ModuleType, ModuleType, ModuleType]]:
+    """The modules client_app, server_app and task of an example app, whose folder is no package."""
+    sys.path.insert(0, str(folder))
+    try:
+        client_app, server_app, task = (
+            importlib.import_module(f"{package}.{name}") for name in ("client_app", "server_app", "task")
+        )
+        yield client_app, server_app, task
+    finally:
+        sys.path.remove(str(folder))
 
 
 class RecordedGrid(InProcessGrid):
