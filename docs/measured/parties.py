@@ -9,7 +9,6 @@ from measured.parts import Sentences, Tables, result, table
 from shuffle_plugins.planning import PartyCost, mixed_round_costs, sum_round_costs
 
 SCALING, MEASURED = "docs/guides/scaling.md", "docs/reference/benchmarks.md"
-SHUFFLING = "docs/guides/shuffling.md"
 SIZE = 13_706  # counts of the perceptron that steps were timed with
 
 _STEPS = (
@@ -246,16 +245,6 @@ def _scaling() -> list[str]:
     ]
 
 
-def _envelopes() -> list[str]:
-    """How much longer an envelope is than a report, and than one for fewer mixers."""
-    sent = [mixed_round_costs(clients=100, report_bytes=1_000, mixers=each)[0].sent for each in (1, 2, 3)]
-    return [
-        f"an envelope is {sent[0] - 1_000} bytes longer than its report",
-        f"for two mixers is {sent[1] - sent[0]} bytes longer than for one; for three mixers it is "
-        f"{sent[2] - sent[0]} bytes longer",
-    ]
-
-
 def _seed() -> list[str]:
     """What an aggregator receives for each client, and where one object of a database is full."""
     *_, aggregator = _costs(10**4, SIZE)
@@ -269,7 +258,7 @@ def _seed() -> list[str]:
     ]
 
 
-def _shuffling() -> list[str]:
+def _sharing() -> list[str]:
     """What sharing costs, beside sending counts openly, and windows, beside plain sums."""
     found = result("benchmarks/secure_sum")
     over = [row["shared_over_plain"] for row in found["client"]]
@@ -299,6 +288,5 @@ def sentences() -> Sentences:
     """Pieces of text about parties' costs."""
     return {
         SCALING: [*_scaling(), *_seed()],
-        SHUFFLING: [*_shuffling(), *_envelopes()],
-        MEASURED: [_memory()],
+        MEASURED: [_memory(), *_sharing()],
     }
