@@ -14,7 +14,6 @@ from shuffle_plugins.planning import Choice, choices, mixed_round_costs, report_
 BENCHMARKS = "docs/reference/benchmarks.md"
 MECHANISMS = "docs/guides/mechanisms.md"
 OTHERS = "docs/reference/other-mechanisms.md"
-GPU = "docs/guides/gpu.md"
 
 LOCAL_EPSILON, DIM = 2.0, 13_706
 
@@ -302,10 +301,10 @@ def kernels() -> str:
 
 
 TABLES: Tables = {
-    GPU: {"kernels": kernels},
     MECHANISMS: {"one report": one_report, "sums": sums},
     OTHERS: {"beside seeds": beside_seeds},
     BENCHMARKS: {
+        "kernels": kernels,
         "encoding": encoding,
         "seeds": seeds,
         "equal epsilon": equal_epsilon,
@@ -415,11 +414,6 @@ def sentences() -> Sentences:
     gpu, step = result("benchmarks/gpu_kernels"), result("benchmarks/training_step")
     version = ".".join(gpu["torch"].split(".")[:2])
     return {
-        GPU: [
-            f"One NVIDIA H100 (80 GB), torch {version},",
-            f"A device copy moves {gpu['copy_GB_per_s']:,.0f} GB/s",
-            f"a convolutional network with {step['parameters']:,} parameters on {step['batch']:,} records",
-        ],
         "README.md": [
             f"**{seed.bits} bits instead of {longest:,}** for a gradient of {DIM:,} numbers, with "
             f"{seed.variance / least.variance:.2f} times the squared error of the most accurate mechanism "
@@ -440,6 +434,9 @@ def sentences() -> Sentences:
         ],
         "docs/guides/flower.md": [f"`privunit-g-seed`, which sends {sent} bytes whatever the model"],
         BENCHMARKS: [
+            f"One NVIDIA H100 (80 GB), torch {version},",
+            f"A device copy moves {gpu['copy_GB_per_s']:,.0f} GB/s",
+            f"a convolutional network with {step['parameters']:,} parameters on {step['batch']:,} records",
             f"sums {summed['reports']:,} reports in {summed['seconds']:.1f} s, with "
             f"{summed['peak_beyond_reports'] / 1e6:.0f} MB beside them, where whole vectors would take "
             f"{summed['bytes_of_whole_vectors'] / 1e6:.0f} MB",
