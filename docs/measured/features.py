@@ -6,7 +6,7 @@ import json
 from functools import cache
 from typing import Any
 
-from measured.parts import ROOT, Sentences, Tables, result, table
+from measured.parts import ROOT, Sentences, Tables, table
 from measured.training import share, without_tuning
 
 FEATURES, MEASURED = "docs/guides/features.md", "docs/reference/benchmarks.md"
