@@ -129,49 +129,6 @@ def beside_seeds() -> str:
     return table(head, (row(name) for name in (*_OTHERS, *_BESIDE)))
 
 
-# name, class, key, ball, and what a client sends
-_SUMS = (
-    ("vector-sum", "VectorSum", "vector", "ℓ2", "counts of fair coins"),
-    ("poisson-binomial", "PoissonBinomialSum", "poisson", "ℓ2", "counts of biased bits"),
-    ("multi-message", "BallSum", "ball", "ℓ2", "tagged bits of sampled coefficients"),
-    (
-        "laplace-vector-sum",
-        "LaplaceVectorSum",
-        "laplace vector",
-        "ℓ1, here d = 100",
-        "shares of Laplace noise",
-    ),
-    (
-        "decoy-vector-sum",
-        "DecoyVectorSum",
-        "decoy vector",
-        "ℓ1, here d = 100",
-        "a coordinate, and few decoys",
-    ),
-    ("unary-l1-sum", "UnaryL1Sum", "l1", "ℓ1, here d = 100", "flipped bits of one signed coordinate"),
-)
-
-
-def sums() -> str:
-    """Errors and bits of sums of many messages a client."""
-    found = result("benchmarks/protocols")["kinds"]
-    return table(
-        ("name", "class", "ball", "one client sends", "error"),
-        (
-            (
-                f"`{name}`",
-                f"`{kind}`",
-                ball,
-                f"{sent}, {found[key]['bits']:,.3g} bits"
-                if isinstance(found[key]["bits"], float)
-                else f"{sent}, {found[key]['bits']:,} bits",
-                f"{found[key]['error']:.0f}",
-            )
-            for name, kind, key, ball, sent in _SUMS
-        ),
-    )
-
-
 def _spread(values: list[float], digits: int) -> str:
     """Least and most of some numbers, rounded, or the one that both are."""
     ends = [f"{value:.{digits}f}" for value in (min(values), max(values))]
@@ -301,7 +258,7 @@ def kernels() -> str:
 
 
 TABLES: Tables = {
-    MECHANISMS: {"one report": one_report, "sums": sums},
+    MECHANISMS: {"one report": one_report},
     OTHERS: {"beside seeds": beside_seeds},
     BENCHMARKS: {
         "kernels": kernels,

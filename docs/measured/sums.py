@@ -36,7 +36,7 @@ _KINDS = (
         "its exact law, and what shares give away, [proof](../proofs/sums.md#split-sums)",
     ),
     (
-        "`VectorSum` (P_vec)",
+        "`VectorSum` (`vector-sum`, P_vec)",
         "vector",
         "ℓ2 ball, d = 1,000",
         "{} labelled bits",
@@ -44,7 +44,7 @@ _KINDS = (
         "covering Gaussian",
     ),
     (
-        "`BallSum` (MMS)",
+        "`BallSum` (`multi-message`, MMS)",
         "ball",
         "ℓ2 ball, d = 1,000",
         "{} tagged bits",
@@ -52,7 +52,7 @@ _KINDS = (
         "composed tags, [proof](../proofs/tags.md)",
     ),
     (
-        "`PoissonBinomialSum`",
+        "`PoissonBinomialSum` (`poisson-binomial`)",
         "poisson",
         "ℓ2 ball, d = 1,000",
         "{} labelled bits",
@@ -84,7 +84,7 @@ _KINDS = (
         "its exact law",
     ),
     (
-        "`LaplaceVectorSum`",
+        "`LaplaceVectorSum` (`laplace-vector-sum`)",
         "laplace vector",
         "ℓ1 ball, d = 100",
         "{} report",
@@ -92,7 +92,15 @@ _KINDS = (
         "its exact law",
     ),
     (
-        "`UnaryL1Sum`",
+        "`DecoyVectorSum` (`decoy-vector-sum`)",
+        "decoy vector",
+        "ℓ1 ball, d = 100",
+        "{} coordinates",
+        "{}",
+        "two Poisson counts, [proof](../proofs/tags.md#decoys)",
+    ),
+    (
+        "`UnaryL1Sum` (`unary-l1-sum`)",
         "l1",
         "ℓ1 ball, d = 100",
         "{} labelled bits",
