@@ -81,22 +81,6 @@ def local_delta_cost(*, local_epsilon: float, local_delta: float, cohort: int, e
     return math.exp(min(log_cost, 700.0)) * (1 + _ROUNDING)
 
 
-def approximate_ldp(
-    *, local_epsilon: float, local_delta: float, cohort: int, delta: float
-) -> tuple[float, float]:
-    """Of (ε0, δ0)-LDP reports, ε of :func:`clone_bound` at ``delta`` and δ with :func:`local_delta_cost`."""
-    epsilon = clone_bound(local_epsilon=local_epsilon, cohort=cohort, delta=delta)
-    cost = local_delta_cost(
-        local_epsilon=local_epsilon, local_delta=local_delta, cohort=cohort, epsilon=epsilon
-    )
-    if delta + cost >= 1:
-        raise ValueError(
-            f"Theorem 3.8 promises nothing: local_delta={local_delta:.3g} costs {cost:.3g} of δ over "
-            f"{cohort} reports; it must be well below 1/cohort"
-        )
-    return epsilon, delta + cost
-
-
 def specific_randomizer(*, distance: float, shared: float, cohort: int, delta: float) -> float:
     r"""Of a randomizer with a known decomposition: Feldman et al. 2021, Theorem 4.1.
 
@@ -403,27 +387,7 @@ def check_in_shuffle_bound(*, local_epsilon: float, cohort: int, delta: float) -
     it may exceed ε0.
     """
     _check(local_epsilon, cohort, delta, most=_LARGEST_LOCAL_EPSILON)
-    return _of_steps(math.exp(1.5 * local_epsilon) * math.expm1(local_epsilon) / math.sqrt(cohort), delta)
-
-
-def check_in_window_bound(
-    *, local_epsilon: float, window: int, participation: float = 1.0, delta: float
-) -> float:
-    r"""ε of random check-ins into a fixed window of m slots, the whole of it: Balle et al. 2020, Theorem 3.2.
-
-        ε = p0²·e^ε0·(e^ε0 − 1)²/(2m) + p0·(e^ε0 − 1)·√(2·e^ε0·log(1/δ)/m)
-
-    Every client takes part with probability p0 and picks a uniform slot; each slot uses one of the clients
-    that picked it. A protocol of its own, without a shuffler.
-    """
-    checks.whole("window", window)
-    _check(local_epsilon, window, delta, most=_LARGEST_LOCAL_EPSILON)
-    checks.number("participation", participation, above=0, at_most=1)
-    spread = participation * math.exp(local_epsilon / 2) * math.expm1(local_epsilon) / math.sqrt(window)
-    return _of_steps(spread, delta)
-
-
-def _of_steps(spread: float, delta: float) -> float:
+    spread = math.exp(1.5 * local_epsilon) * math.expm1(local_epsilon) / math.sqrt(cohort)
     return spread**2 / 2 + spread * math.sqrt(2 * math.log(1 / delta))
 
 
