@@ -30,13 +30,13 @@ from .losses import profile_losses as profile_losses
 from .numerics.search import narrowed as narrowed
 from .numerics.search import zero_between as zero_between
 from .numerics.sums import Floats as Floats
-from .pairs.clones import binary_pair as binary_pair
 from .pairs.noise import gaussian_losses as gaussian_losses
 from .pairs.reports import Atoms as Atoms
 from .pairs.reports import Blanket as Blanket
 from .pairs.reports import InformationBound as InformationBound
 from .pairs.reports import RecordTypes as RecordTypes
 from .pairs.shuffle import pair_losses as pair_losses
+from .published.shuffles import binary_pair as binary_pair
 from .rounds.groups import ONE_ENCODING as ONE_ENCODING
 from .rounds.groups import GroupsRound as GroupsRound
 from .rounds.groups import LabelledRound as LabelledRound

@@ -16,7 +16,7 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     calibrate_num_steps,
 )
-from shuffle_plugins.accounting.pairs.clones import ClonePair
+from shuffle_plugins.accounting.published.shuffles import clone_pair
 from shuffle_plugins.mechanisms import registry
 
 
@@ -103,7 +103,7 @@ def test_the_most_bits_are_left_to_the_blanket() -> None:
 
 @pytest.mark.parametrize("local_epsilon", [20.0, 30.0, 60.0])
 def test_one_loud_client_has_no_clone(local_epsilon: float) -> None:
-    pair = ClonePair(local_epsilon=local_epsilon, cohort=1, clone_probability=math.exp(-local_epsilon))
+    pair = clone_pair(local_epsilon=local_epsilon, cohort=1)
     # Alone, the two probabilities are e/(e + 1) and 1/(e + 1): δ at ε is (e − e^ε)/(e + 1).
     exact = local_epsilon + math.log1p(-1e-6 * (1 + math.exp(-local_epsilon)))
     assert pair.upper_epsilon(1e-6) >= exact - 1e-12

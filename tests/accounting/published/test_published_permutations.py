@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from shuffle_plugins.accounting.pairs.clones import binary_pair
 from shuffle_plugins.accounting.published import divergences, shuffles
 from shuffle_plugins.accounting.published.catalogue import published_bound
+from shuffle_plugins.accounting.published.shuffles import binary_pair
 
 
 def test_known_values() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from shuffle_plugins.accounting.pairs.clones import binary_pair
 from shuffle_plugins.accounting.published import shuffles
+from shuffle_plugins.accounting.published.shuffles import binary_pair
 
 GRID = [
     (local_epsilon, n, delta)
