@@ -20,7 +20,6 @@ from .exchange import to_dp_accounting as to_dp_accounting
 from .federated.accountant import FederatedAccountant as FederatedAccountant
 from .federated.accountant import FederatedSpending as FederatedSpending
 from .federated.rounds import FederatedRound as FederatedRound
-from .federated.rounds import as_tuples as as_tuples
 from .losses import COARSE as COARSE
 from .losses import FINE as FINE
 from .losses import PrivacyLossDistribution as PrivacyLossDistribution
@@ -45,6 +44,7 @@ from .rounds.records import SampledRecordsRound as SampledRecordsRound
 from .rounds.records import SeveralReportsRound as SeveralReportsRound
 from .rounds.round import Round as Round
 from .rounds.round import ShuffleRound as ShuffleRound
+from .rounds.round import as_tuples as as_tuples
 from .rounds.sums import CentralGaussianRound as CentralGaussianRound
 from .rounds.sums import DecoyRound as DecoyRound
 from .rounds.sums import LaplaceRound as LaplaceRound

@@ -28,9 +28,9 @@ from shuffle_plugins.accounting.composition.pld import LossComposition
 from shuffle_plugins.accounting.losses import BoundKind, PrivacyLossDistribution, real_orders
 from shuffle_plugins.accounting.numerics.search import narrowed, zero_between
 from shuffle_plugins.accounting.numerics.sums import TAIL, Floats, binomial_window
+from shuffle_plugins.accounting.pairs.noise import delta_of_gaussian
 from shuffle_plugins.accounting.pairs.reports import Blanket
 from shuffle_plugins.accounting.pairs.shuffle import PairMixture, blanket_pair, pair_losses
-from shuffle_plugins.accounting.rounds.sums import delta_of_gaussian
 from shuffle_plugins.core import checks
 
 _ROUNDING = 1e-9

@@ -7,12 +7,12 @@ import pytest
 from brute_force import hockey_stick, k_ary_response, neighbours, shuffled_law
 from scipy.special import gammaln, xlogy
 
+from shuffle_plugins.accounting.pairs.noise import delta_of_gaussian
 from shuffle_plugins.accounting.published import shuffles
 from shuffle_plugins.accounting.published.catalogue import (
     amplify_by_sampling,
     strong_composition,
 )
-from shuffle_plugins.accounting.rounds.sums import delta_of_gaussian
 
 
 def exact_homogeneous_composition(epsilon: float, rounds: int, delta: float) -> float:
