@@ -116,20 +116,6 @@ def test_rare_passive_slots_of_a_huge_population_take_no_memory(steps: int) -> N
     assert 0 < interval.lower <= interval.upper <= 1.002 * interval.lower
 
 
-def test_printed_intervals_are_rounded_outwards_and_own_up_to_no_lower_bound() -> None:
-    own = Blanket.bit(1.5)
-    shuffle_round = shuffled(1.5, 60_000, 10_000, mechanism="binary-rr", blanket=own)
-    interval = accountant_of((shuffle_round, 1200)).epsilon(1e-5)
-    lower, upper = str(interval).split("[")[1].split("]")[0].split(", ")
-    assert float(lower) <= interval.lower
-    assert float(upper) >= interval.upper
-    batches = shuffled(1.5, 6000, 1000, sampling="single-pass")
-    assert str(accountant_of(batches).epsilon(1e-5)).startswith("ε ≤ ")
-    assert str(accountant_of(batches).delta(0.1)).startswith("δ ≤ ")
-    with pytest.raises(ValueError, match="as a whole"):
-        shuffled(1.0, 100, 10, sampling="check-in", channel_fixed=False).received(9)
-
-
 def gaussian_delta(mu: mpmath.mpf, epsilon: float) -> mpmath.mpf:
     """δ(ε) of the Gaussian mechanism, to 50 digits: the limit of many small losses."""
     shift = epsilon / mu

@@ -118,41 +118,6 @@ def test_composition_agrees_with_dp_accounting() -> None:
     assert ours["upper"] == pytest.approx(theirs, rel=2e-3)
 
 
-# Independent prototype of the project's design notes; δ = 1e-8, 1e-8, 1e-5.
-REFERENCE = [
-    (10**6, 1_000, 2.0, 10**5, 1e-8, 0.155, 0.146, 0.137, 0.108),
-    (10**6, 1_000, 1.0, 10**5, 1e-8, 0.0604, 0.0564, 0.0498, 0.0463),
-    (60_000, 10_000, 1.5, 1200, 1e-5, 0.463, 0.421, 0.384, 0.322),
-]
-
-
-@pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
-@pytest.mark.parametrize(
-    ("population", "cohort", "local_epsilon", "steps", "delta", "rdp", "pld", "ternary", "binary"), REFERENCE
-)
-def test_reference_table(
-    sampling, population, cohort, local_epsilon, steps, delta, rdp, pld, ternary, binary
-) -> None:
-    shuffle_round = ShuffleRound(
-        local_epsilon=local_epsilon, population=population, cohort=cohort, sampling=sampling
-    )
-    law = pair_losses(shuffle_round.dominating_pair(), kind="upper")
-    upper = LossComposition([law], [steps]).epsilon(delta)
-    lower = LossComposition([pair_losses(shuffle_round.dominating_pair(), kind="lower")], [steps]).epsilon(
-        delta
-    )
-    assert upper == pytest.approx(pld, rel=0.02)
-    assert RenyiComposition([law], [steps]).epsilon(delta) == pytest.approx(rdp, rel=0.02)
-    assert 0 <= upper - lower < 0.002 * upper
-    mixtures = shuffle_round.instances()
-    for name, value in (("3-RR instance", ternary), ("binary-RR instance", binary)):
-        instance = pair_losses(mixtures[name], kind="lower")
-        best = max(
-            LossComposition([side], [steps]).epsilon(delta) for side in (instance, instance.reversed())
-        )
-        assert best == pytest.approx(value, rel=0.02)
-
-
 @pytest.mark.parametrize(("local_epsilon", "steps"), [(0.01, 10_000), (1.0, 500), (3.0, 2_000), (0.1, 10**6)])
 @pytest.mark.parametrize("delta", [0.3, 1e-5, 1e-14])
 def test_one_client_is_binary_response_composed(local_epsilon: float, steps: int, delta: float) -> None:
