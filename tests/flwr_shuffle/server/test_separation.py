@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp.exception import PrivacyBudgetExhausted
@@ -26,7 +25,6 @@ from flwr_shuffle import (
     PrivateEvaluation,
     Replies,
     SelfSampling,
-    SharedSumStage,
     ShuffleMod,
     ShuffleStrategy,
     SummingStage,
@@ -35,11 +33,9 @@ from flwr_shuffle import (
 )
 from flwr_shuffle.messages import ClientRefusal, WindowPlace
 from flwr_shuffle.rounds import Waits
-from flwr_shuffle.updates import Layout
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sharing_run import SharedRun
-from strategy_harness import DIM, MODEL, record, train, update
+from strategy_harness import DIM, MODEL, record, train
 
 from shuffle_plugins.accounting import Adversary, ShuffleAccountant
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ReportRefused
@@ -186,29 +182,6 @@ def test_a_run_of_windows_is_charged_by_participation_before_everybody(sampling:
     statement = str(strategy.statement())
     assert "a participation in windows of 3 rounds" in statement
     assert "takes part at most once in 3 rounds in a row" in " ".join(statement.split())
-
-
-def test_the_model_moves_by_solved_windows() -> None:
-    """With little noise it moves by each round's own mean, though none is ever opened."""
-    quiet = replace(SUM, levels=8 * SUM.levels)
-    strategy = strategy_of(randomizer=quiet)
-    path = [record(MODEL)]
-    seen = invited(strategy)
-    grid = grid_of(limits=replace(LIMITS, max_epsilon=1e9))
-    strategy.start(
-        grid, path[0], num_rounds=6, evaluate_fn=lambda now, model: path.append(model) if now else None
-    )
-    moved = torch.stack([Layout.of(each).flatten(each).double() for each in path]).diff(dim=0)
-    first = min(grid.connected)
-    truth = torch.stack(
-        [
-            torch.stack([torch.from_numpy(update(int(name) - first)) for name in names]).mean(0)
-            for names in seen
-        ]
-    )
-    noise = quiet.worst_variance / DIM / COHORT**2
-    assert float(truth.square().mean()) > 8 * noise
-    assert float((moved - truth).square().mean()) < 4 * noise  # 54 squares of mean 1.3 in this unit
 
 
 def test_a_budget_for_every_participation_lasts_to_the_last_round() -> None:
@@ -429,23 +402,3 @@ def test_a_client_in_a_run_refuses_what_its_operator_does_not_allow() -> None:
         strategy.start(grid, record(MODEL), num_rounds=30)
     assert str(ClientRefusal.SEPARATION) in str(stopped.value)
     assert strategy.accountant.num_rounds == 3
-
-
-@pytest.mark.slow
-def test_behind_aggregators_too_each_client_is_asked_once_in_a_window(tmp_path: Path) -> None:
-    windowed = WindowedSum.with_noise(
-        dim=24, cohort=2, noise_multiplier=1.0, overhead=0.5, coefficients=(2, 1, 1)
-    )
-    run = SharedRun(folder=tmp_path, clients=6, minimum=2, mechanism=windowed)
-    run.stage = run.new_stage(minimum=2)
-    strategy = run.strategy(sampling=Cyclic(2), delta=1e-3)
-    seen = invited(strategy)
-    strategy.start(run.grid, record({"w": MODEL_W}), num_rounds=7)
-    assert isinstance(run.stage, SharedSumStage)
-    assert strategy.accountant.num_rounds == 7
-    for place, names in enumerate(seen):
-        assert not names & frozenset().union(*seen[max(0, place - 2) : place])
-    assert strategy.spending().worst_client_rounds == 3
-
-
-MODEL_W = torch.linspace(-1.0, 1.0, 24).double().numpy()

@@ -24,9 +24,8 @@ from flwr_shuffle.messages import (
 )
 from flwr_shuffle.service_nodes import register_mix_node
 from flwr_shuffle.service_stages import MixNodeStage
-from mixing import SIZE, SPEC, MixedRun, encoded, service_key
+from mixing import SIZE, MixedRun, encoded, service_key
 
-from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.shuffler import BatchRefused, BatchRequest, Mixer, Refusal, RoundContext
 from shuffle_plugins.shuffler.envelopes import envelope_size
 from shuffle_plugins.shuffler.keys import (
@@ -34,7 +33,6 @@ from shuffle_plugins.shuffler.keys import (
     SigningKey,
     public_key_bytes,
 )
-from shuffle_plugins.shuffler.mixer import items_digest
 
 
 @pytest.fixture
@@ -110,29 +108,6 @@ def test_a_tampered_envelope_is_dropped_and_its_node_is_named(
     replies[3] = altered(replies[3], byte=byte)
     dropped(run, replies, instruction, places={3})
     assert f"envelopes dropped (unreadable), of node {run.nodes[4]}" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"participation": 0.25},
-        {"run": "another"},
-        {"server_round": 2},
-        {"mechanism": MechanismSpec(name=SPEC.name, local_epsilon=2.5)},
-    ],
-    ids=lambda change: next(iter(change)),
-)
-def test_a_server_that_tells_one_client_another_round_does_not_get_its_report(
-    run: MixedRun, change: dict[str, Any]
-) -> None:
-    run.stage.open(run.grid)
-    told = run.instruction()
-    replies = run.answers(told)
-    sent = dict(run.sent)
-    other = run.instruction(token=told.token, **change)
-    replies[2] = run.answers(other)[2]
-    run.sent = sent
-    dropped(run, replies, told, places={2})
 
 
 def garbage(replies: list[Message], *, places: set[int]) -> list[Message]:
@@ -370,25 +345,6 @@ def test_a_batch_that_the_mixer_did_not_sign_is_refused_and_the_run_goes_on(
     assert run.round().refusal is None
 
 
-def test_a_signed_batch_of_other_envelopes_of_the_round_is_refused(run: MixedRun) -> None:
-    """What a relay could have mixed by itself: a part of the envelopes, under the round's own token."""
-    run.stage.open(run.grid)
-
-    def fewer(messages: list[Message]) -> list[Message]:
-        for message in messages:
-            if message.metadata.message_type == Role.MIXER.work:
-                asked = MixMessage.from_content(message.content)
-                items = asked.items[1:]
-                inputs = items_digest(items, size=asked.request.size)
-                fewer = replace(asked.request, count=len(items), inputs=inputs)
-                message.content = replace(asked, request=fewer, items=items).to_content()
-        return messages
-
-    run.grid.relay = fewer
-    instruction = run.instruction()
-    assert refusal_of(run, run.answers(instruction), instruction) is Refusal.NOT_PROVEN
-
-
 def test_a_server_of_an_older_version_is_told_so(run: MixedRun, caplog: pytest.LogCaptureFixture) -> None:
     old = RecordDict({SERVICE_KEY: ConfigRecord({"version": 1, "run": "r", "envelopes": [b"x"]})})
     (reply,) = run.grid.send_and_receive([Message(old, run.nodes[0], Role.MIXER.work)])
@@ -471,15 +427,6 @@ def test_an_answer_to_another_round_is_no_answer(run: MixedRun) -> None:
 def mixer(run: MixedRun) -> Mixer:
     state = run.folder / "mixer.rounds"
     return Mixer(key=run.mixer_key, enrolled=frozenset({bytes(32)}), minimum=3, state=state)
-
-
-def test_a_role_is_signed_for_one_question_of_one_node(mixer: Mixer) -> None:
-    role = NodeRole.signed(mixer, challenge=bytes(32), run="7", node=5)
-    verifying_key = mixer.public_key.verifying
-    told = {"role": Role.MIXER, "challenge": bytes(32), "run": "7", "node": 5, "verifying_key": verifying_key}
-    assert role.holds(**told)
-    for change in ({"challenge": bytes(31) + b"x"}, {"run": "8"}, {"node": 6}, {"verifying_key": bytes(32)}):
-        assert not role.holds(**{**told, **change})
 
 
 @pytest.mark.parametrize("position", [1, -1])
