@@ -104,28 +104,6 @@ def test_a_client_takes_the_largest_level_that_its_limits_allow(caplog: pytest.L
         GroupGrid(ShuffleGrid(grid, stage=strategy_of(1.0).settings.stage), members=[1])
 
 
-def test_groups_are_trained_by_turns_and_each_is_charged_for_itself() -> None:
-    trained.clear()
-    grids = grids_by_level(InProcessGrid(app_of(), num_nodes=12), LEVELS)
-    strategies = {level: strategy_of(level) for level in LEVELS}
-    arrays = MODEL
-    for _ in range(2):
-        for level, own in grids.items():
-            arrays = strategies[level].start(own, arrays, num_rounds=1, timeout=30).arrays
-    assert not np.allclose(arrays["w"].numpy(), 0.0)
-    assert {most: sorted(set(places)) for most, places in trained.items()} == {
-        2.0: [1, 4, 7, 10],
-        6.0: [2, 5, 8, 11],
-    }
-    for level, strategy in strategies.items():
-        alone = ShuffleAccountant()
-        mechanism = registry.get("linf-coordinate", local_epsilon=level, dim=3)
-        alone.step(mechanism.round(population=4, cohort=4, sampling="full"), num_steps=2)
-        found = strategy.accountant.epsilon(1e-2, adversary=Adversary.MODEL_OBSERVER)
-        assert found.upper == pytest.approx(alone.epsilon(1e-2).upper, rel=1e-6)
-        assert f"local_epsilon={level:g}" in str(strategy.statement())
-
-
 def test_what_is_no_offer_is_refused_and_clients_without_limits_take_nothing() -> None:
     grid = InProcessGrid(app_of(), num_nodes=1)
     node = grid.get_node_ids()[0]

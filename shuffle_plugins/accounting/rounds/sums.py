@@ -23,7 +23,6 @@ from shuffle_plugins.accounting.losses import (
     joined,
     profile_losses,
 )
-from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.accounting.numerics.sums import TAIL, Floats
 from shuffle_plugins.accounting.pairs.bits import has_leaning_instance, leaning_instance
 from shuffle_plugins.accounting.pairs.noise import (
@@ -802,27 +801,6 @@ def delta_of_gaussian(epsilon: float, *, mu: float) -> tuple[float, float]:
     # loses digits
     lost = (1e-13 + 1e-15 * (near * near + mu * mu)) * (above + below) + 1e-300
     return max(above - below - lost, 0.0), min(max(above - below, 0.0) + lost, 1.0)
-
-
-def epsilon_of_gaussian(delta: float, *, mu: float) -> tuple[float, float]:
-    """ε at δ of N(μ, 1) against N(0, 1), rounded down and up by some 1e-9 of it."""
-    most = mu * (mu / 2 + math.sqrt(-2 * math.log(delta)))  # Φ(−x) ≤ e^(−x²/2)
-
-    def excess(epsilon: float) -> float:
-        return math.log(delta_of_gaussian(epsilon, mu=mu)[1] / delta)
-
-    if mu == 0 or excess(0.0) <= 0:
-        return 0.0, 0.0
-    if delta < 1e-280:
-        return 0.0, most * (1 + 1e-12)
-    found = zero_between(excess, 0.0, most, xtol=0.0, rtol=1e-10)
-    lower = upper = found
-    apart = 1e-9
-    while delta_of_gaussian(upper, mu=mu)[1] > delta:
-        upper, apart = found * (1 + apart), 2 * apart
-    while lower > 0 and delta_of_gaussian(lower, mu=mu)[0] < delta:
-        lower, apart = max(found * (1 - apart), 0.0), 2 * apart
-    return lower, upper
 
 
 def _cells(edges: Floats) -> Floats:

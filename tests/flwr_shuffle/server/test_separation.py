@@ -276,31 +276,6 @@ def test_a_run_that_was_cut_off_goes_on_with_a_new_series_and_what_was_spent(tmp
     assert BudgetLedger(file).accountant().worst_client_rounds == 3
 
 
-def test_a_window_that_was_not_opened_is_tried_again() -> None:
-    """Clients that fail leave too few; nothing is opened, and the index stays."""
-    failing = {0}
-    app = ClientApp(mods=[ShuffleMod(limits=LIMITS, on_failure="error")])
-
-    @app.train()
-    def _(message: Message, context: Any) -> Message:
-        if failing:
-            raise ValueError("not today")
-        return train(message, context)
-
-    grid = Joining(app, num_nodes=CLIENTS + COHORT)
-    grid.connected = InProcessGrid.get_node_ids(grid)
-    strategy = strategy_of()
-    seen = invited(strategy)
-
-    def mended(now: int, model: Any) -> None:
-        if now == 1:
-            failing.clear()
-
-    strategy.start(grid, record(MODEL), num_rounds=4, evaluate_fn=mended)
-    assert opened(strategy) == strategy.accountant.num_rounds == 3
-    assert len(seen) == 4
-
-
 def test_a_window_that_was_lost_is_charged_to_those_who_were_invited() -> None:
     """Somebody may have seen it: it ends the series, and the next round's clients are others."""
 
