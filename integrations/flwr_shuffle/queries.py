@@ -211,14 +211,11 @@ class QueryGrid(ShuffleGrid):
             # the metric that its report is on is random. Of lists the bin is, too.
             variance -= reports * mechanism.radius
         _log.info("query: %d reports; %s", reports, self._record)
-        privacy = MetricRecord({"reports": reports})
-        privacy["epsilon-observer"] = self._record.spent(Adversary.MODEL_OBSERVER)
-        privacy["epsilon-server"] = self._record.spent(Adversary.SERVER)
         content = RecordDict(
             {
                 self._key: record_of(self._metrics, asked.mean(total), reports=reports),
                 ERRORS_KEY: errors_of(self._metrics, math.sqrt(variance / mechanism.dim), reports=reports),
-                PRIVACY_KEY: privacy,
+                PRIVACY_KEY: MetricRecord({"reports": reports, **self._record.told()}),
             }
         )
         return [Message(content, dst_node_id=SUPERLINK_NODE_ID, message_type=MessageType.QUERY)]
@@ -227,9 +224,8 @@ class QueryGrid(ShuffleGrid):
         """Everything that has to be said beside the ε of the queries so far, as of a ShuffleStrategy."""
         settings, durable = self.settings, self._record.ledger is not None
         names = ", ".join(repr(metric.name) for metric in self._metrics)
-        return PrivacyStatement.of(
-            self._record.charged(),
-            delta=settings.delta if delta is None else delta,
+        return self._record.statement(
+            delta=delta,
             subject=f"queries by flwr_shuffle for {names}",
             unit=unit,
             trust=tuple(trust_of(settings)),
@@ -249,10 +245,6 @@ class QueryGrid(ShuffleGrid):
                     else "covered are those of its accountant",
                 ),
             ),
-            target_epsilon=settings.max_epsilon,
-            target_delta=settings.delta,
-            target_adversary=settings.adversary,
-            packages=("torch", "flwr"),
         )
 
 

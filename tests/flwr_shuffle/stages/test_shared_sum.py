@@ -518,7 +518,7 @@ def test_a_share_that_cannot_be_written_ends_the_run_charged(tmp_path: Path) -> 
     run = SharedRun(folder=tmp_path)
     run.stage = run.new_stage(share_folder=tmp_path / "no such folder")
     strategy = run.strategy()
-    with pytest.raises(OSError, match=r"cannot be kept in .*no such folder.*share_folder=.*is charged"):
+    with pytest.raises(OSError, match=r"share_folder=.*cannot be kept in .*no such folder.*is charged"):
         strategy.start(run.grid, ArrayRecord({"w": Array(MODEL)}), num_rounds=2)
     assert strategy.accountant.num_rounds == 1
     assert strategy.arrays is None

@@ -139,7 +139,7 @@ def test_a_server_without_room_for_its_windows_says_so_and_ends_the_series(
     assert batch.nodes == []
     with monkeypatch.context() as patched:
         patched.setattr(tempfile, "TemporaryFile", full)
-        with pytest.raises(OSError, match=r"cannot be written to .*No space left"):
+        with pytest.raises(OSError, match=r"of its windows cannot be kept in .*No space left"):
             run.collect(replies, instruction)
     assert run.place is None
 
