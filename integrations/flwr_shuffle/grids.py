@@ -741,13 +741,17 @@ class ShuffleGrid(WrappedGrid):
         excluded = self.stage.excluded_nodes | self._serving
         return [node for node in self._grid.get_node_ids() if node not in excluded]
 
+    def is_private(self, message: Message) -> bool:
+        """Whether the reply to this message comes without its sender's name, as one with all others."""
+        return is_shuffled(message)
+
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Push messages that are not to be shuffled; ValueError for others."""
+        """Push messages that are not private; ValueError for others."""
         pushed = list(messages)
-        if any(_is_shuffled(message) for message in pushed):
+        if any(map(self.is_private, pushed)):
             raise ValueError(
-                "a shuffled round is not pushed and pulled message by message, which would give each reply "
-                "with its sender's name: use send_and_receive"
+                "private rounds and queries are not pushed and pulled message by message, which would give "
+                "each reply with its sender's name: use send_and_receive"
             )
         return super().push_messages(pushed)
 
@@ -778,7 +782,7 @@ class ShuffleGrid(WrappedGrid):
     ) -> Iterable[Message]:
         """Send and wait; replies to a shuffle instruction come back as one :class:`AnonymousReply`."""
         sent = list(messages)
-        if not any(_is_shuffled(message) for message in sent):
+        if not any(is_shuffled(message) for message in sent):
             return super().send_and_receive(sent, timeout=timeout)
         return at_once([(self, sent)], timeout=timeout)
 
@@ -816,7 +820,8 @@ def at_once(
     ]
 
 
-def _is_shuffled(message: Message) -> bool:
+def is_shuffled(message: Message) -> bool:
+    """Whether a message has the instruction of a shuffled round."""
     return message.has_content() and RECORD_KEY in message.content
 
 
@@ -839,7 +844,7 @@ def model_of(messages: Sequence[Message]) -> tuple[str, ArrayRecord]:
 
 def _common(messages: Sequence[Message]) -> tuple[Instruction, int]:
     """What all clients of a round are asked, and the length of the vector that they report."""
-    if not all(map(_is_shuffled, messages)):
+    if not all(map(is_shuffled, messages)):
         raise ValueError("every message of a shuffled round holds the instruction; send other messages apart")
     queried = all(type_of(message) == MessageType.QUERY for message in messages)
     arrays = {} if queried else dict(model_of(messages)[1])

@@ -23,9 +23,10 @@ from flwr_shuffle.grids import (
     WrappedGrid,
     arriving,
     at_once,
+    is_shuffled,
     valid_sum,
 )
-from flwr_shuffle.messages import LEVELS_KEY, RECORD_KEY
+from flwr_shuffle.messages import LEVELS_KEY
 from flwr_shuffle.rounds import Rounds, connected
 from flwr_shuffle.settings import FixedSize, Invitation
 from flwr_shuffle.strategy import HostStrategy, RoundMean, ShuffleStrategy
@@ -139,7 +140,7 @@ class _GroupsGrid(WrappedGrid):
     ) -> Iterable[Message]:
         """Send and wait; one reply to the round of each group, of those that were sent one."""
         sent = list(messages)
-        if not any(message.has_content() and RECORD_KEY in message.content for message in sent):
+        if not any(map(is_shuffled, sent)):
             return super().send_and_receive(sent, timeout=timeout)
         rounds = [
             (

@@ -15,14 +15,12 @@ from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
 from typing_extensions import override
 
-from flwr_shuffle.grids import ShuffleGrid, ShuffleStage, Waiting
+from flwr_shuffle.grids import ShuffleGrid, ShuffleStage
 from flwr_shuffle.messages import copied, type_of
 from flwr_shuffle.metrics import Metric, MetricKind, errors_of, metrics_of, radius_of, record_of, size_of
 from flwr_shuffle.rounds import Rounds, SpendingRecord
 from flwr_shuffle.settings import FixedSize, Settings, mechanism_of, stage_of, trust_of
-from flwr_shuffle.updates import Updates
 from shuffle_plugins.accounting import (
-    Adversary,
     Cover,
     DataAccess,
     FederatedAccountant,
@@ -142,10 +140,6 @@ class QueryGrid(ShuffleGrid):
             stage=stage,
             delta=delta,
             max_epsilon=max_epsilon,
-            adversary=Adversary.MODEL_OBSERVER,
-            updates=Updates(),
-            waiting=Waiting(),
-            evaluation=None,
         )
         self._record = SpendingRecord(ledger, settings=self.settings)
         self._rounds = Rounds(self.settings, record=self._record)
@@ -164,14 +158,8 @@ class QueryGrid(ShuffleGrid):
         return self.accountant.spending(self.settings.delta if delta is None else delta)
 
     @override
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Push messages that are no queries; ValueError for others, as of :class:`ShuffleGrid`."""
-        pushed = list(messages)
-        if any(map(_is_query, pushed)):
-            raise ValueError(
-                "a private query is not pushed and pulled message by message: use send_and_receive"
-            )
-        return super().push_messages(pushed)
+    def is_private(self, message: Message) -> bool:
+        return super().is_private(message) or _is_query(message)
 
     @override
     def send_and_receive(

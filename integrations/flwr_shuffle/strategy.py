@@ -222,7 +222,7 @@ class ShuffleStrategy(HostStrategy):
     ) -> None:
         super().__init__(strategy)
         mechanism = mechanism_of(randomizer, local_epsilon=local_epsilon, clipping_norm=clipping_norm)
-        updates = Updates() if updates is None else updates
+        updates = updates or Updates()
         self.settings = Settings(
             mechanism=mechanism,
             sampling=sampling,
@@ -233,7 +233,7 @@ class ShuffleStrategy(HostStrategy):
             max_epsilon=max_epsilon,
             adversary=budget_against,
             updates=updates,
-            waiting=Waiting() if waiting is None else waiting,
+            waiting=waiting or Waiting(),
             evaluation=evaluation,
         )
         self._record = SpendingRecord(ledger, settings=self.settings)

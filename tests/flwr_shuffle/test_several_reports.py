@@ -203,13 +203,9 @@ def test_what_cannot_be_accounted_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="δ0 = 0"):
         world.run(world.strategy(randomizer="gaussian"))
     assert not world.places  # nobody was asked
-    for changes in (
-        {"samples_per_client": 3},
-        {"records_per_client": 3, "samples_per_client": 2, "mixers": 2, "analyzer_key": bytes(32)},
-        {"records_per_client": 10**7},
-    ):
-        with pytest.raises(ValueError, match=r"samples_per_client|mix cascade|records_per_client"):
-            instruction_of_round(MechanismSpec(name="laplace", local_epsilon=1.0), **changes)
+    cascade = {"records_per_client": 3, "samples_per_client": 2, "mixers": 2, "analyzer_key": bytes(32)}
+    with pytest.raises(ValueError, match="mix cascade"):
+        instruction_of_round(MechanismSpec(name="laplace", local_epsilon=1.0), **cascade)
 
 
 def test_no_record_is_drawn_unless_it_is_asked_for():

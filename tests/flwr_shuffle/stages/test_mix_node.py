@@ -40,14 +40,6 @@ def run(tmp_path: Path) -> MixedRun:
     return MixedRun(folder=tmp_path)
 
 
-def test_a_round_by_the_mix_node(run: MixedRun) -> None:
-    run.dummies = {2, 5}
-    found = run.round()
-    assert encoded(found.reports) == sorted(run.sent[i] for i in (1, 3, 4, 6))
-    assert (found.answered, found.unreadable, found.refusal) == (6, 0, None)
-    assert found.participants == tuple(map(str, run.grid.get_node_ids()[1:]))
-
-
 def test_the_mix_node_is_found_and_is_no_client(run: MixedRun) -> None:
     assert run.stage.minimum == 2
     run.stage.open(run.grid)
@@ -224,11 +216,17 @@ def test_what_the_mixer_lacks_is_said_in_its_own_log_alone(
     assert told == set(held_by(Unable(code=Refusal.MISCONFIGURED).to_content()))
 
 
-@pytest.mark.parametrize("content", [RecordDict(), RecordDict({SERVICE_KEY: ConfigRecord({"token": b"x"})})])
-def test_a_request_that_is_none_is_refused(run: MixedRun, content: RecordDict) -> None:
-    node = run.grid.get_node_ids()[0]
-    (reply,) = run.grid.send_and_receive([Message(content, node, Role.MIXER.work)])
-    assert refusal_in(reply.content) is Refusal.UNREADABLE
+def test_a_request_that_is_none_or_of_an_older_version_is_refused(
+    run: MixedRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    for content, code in (
+        (RecordDict(), Refusal.UNREADABLE),
+        (RecordDict({SERVICE_KEY: ConfigRecord({"token": b"x"})}), Refusal.UNREADABLE),
+        (RecordDict({SERVICE_KEY: ConfigRecord({"version": 1, "run": "r"})}), Refusal.WRONG_VERSION),
+    ):
+        (reply,) = run.grid.send_and_receive([Message(content, run.nodes[0], Role.MIXER.work)])
+        assert refusal_in(reply.content) is code
+    assert "the server speaks version 1 of messages" in caplog.text
 
 
 def grid_of(configs: list[dict[str, Any]]) -> InProcessGrid:
@@ -343,13 +341,6 @@ def test_a_batch_that_the_mixer_did_not_sign_is_refused_and_the_run_goes_on(
     assert f"node {run.nodes[0]}" in caplog.text
     run.grid.receive = list
     assert run.round().refusal is None
-
-
-def test_a_server_of_an_older_version_is_told_so(run: MixedRun, caplog: pytest.LogCaptureFixture) -> None:
-    old = RecordDict({SERVICE_KEY: ConfigRecord({"version": 1, "run": "r", "envelopes": [b"x"]})})
-    (reply,) = run.grid.send_and_receive([Message(old, run.nodes[0], Role.MIXER.work)])
-    assert refusal_in(reply.content) is Refusal.WRONG_VERSION
-    assert "the server speaks version 1 of messages" in caplog.text
 
 
 def test_a_mixer_that_does_not_answer_is_looked_for_again(run: MixedRun) -> None:
