@@ -24,6 +24,7 @@ from flwr_shuffle import (
 )
 from flwr_shuffle.grids import Anonymous, InProcessGrid, Replies
 from flwr_shuffle.messages import RECORD_KEY, Instruction, context_of, instruction_of, payload_of, reply
+from flwr_shuffle.service_stages import ServiceStage
 
 from shuffle_plugins.core import Reports
 from shuffle_plugins.mechanisms import MechanismSpec
@@ -82,8 +83,37 @@ def client_key(file: Path) -> SigningKey:
     return key
 
 
+class ServiceRun:
+    """What a server does with its stage and its grid, in parts and as a whole."""
+
+    stage: ServiceStage
+    grid: SpiedGrid
+    dim: int
+
+    def instruction(self, **changes: Any) -> Instruction:
+        raise NotImplementedError
+
+    def answers(self, instruction: Instruction) -> list[Message]:
+        raise NotImplementedError
+
+    def begun(self, **changes: Any) -> tuple[Instruction, list[Message]]:
+        """A round's instruction, and what all clients answer."""
+        self.stage.open(self.grid)
+        instruction = self.instruction(**changes)
+        return instruction, self.answers(instruction)
+
+    def collect(self, replies: list[Message], instruction: Instruction) -> Anonymous:
+        self.stage.open(self.grid)
+        asked = Replies(messages=replies, instruction=instruction, dim=self.dim, grid=self.grid)
+        return self.stage.collect(asked)
+
+    def round(self, **changes: Any) -> Anonymous:
+        instruction, replies = self.begun(**changes)
+        return self.collect(replies, instruction)
+
+
 @dataclass(kw_only=True)
-class MixedRun:
+class MixedRun(ServiceRun):
     """Six clients and, as the first nodes, the mix nodes. ``dummies`` are positions of those that sit out."""
 
     folder: Path
@@ -94,6 +124,7 @@ class MixedRun:
     sent: dict[int, bytes] = field(default_factory=dict)
     changes: dict[int, dict[str, Any]] = field(default_factory=dict)
     connected: range | None = None
+    dim: int = DIM
     restarted: int | None = None
 
     def __post_init__(self) -> None:
@@ -153,14 +184,6 @@ class MixedRun:
         }
         nodes = [node for node in self.grid.get_node_ids() if node not in mixers]
         return self.grid.send_and_receive([Message(content, node, "train") for node in nodes])
-
-    def collect(self, replies: list[Message], instruction: Instruction) -> Anonymous:
-        return self.stage.collect(Replies(messages=replies, instruction=instruction, dim=DIM, grid=self.grid))
-
-    def round(self) -> Anonymous:
-        self.stage.open(self.grid)
-        instruction = self.instruction()
-        return self.collect(self.answers(instruction), instruction)
 
     def _train(self, message: Message, context: Context) -> Message:
         instruction = instruction_of(message)

@@ -171,9 +171,7 @@ def test_a_mixer_that_is_gone_between_two_pieces_ends_the_round(two: MixedRun, m
             return replies if next(answers) != turn else []
         return replies
 
-    two.stage.open(two.grid)
-    instruction = two.instruction()
-    replies = two.answers(instruction)
+    instruction, replies = two.begun()
     two.grid.receive = receive
     assert two.collect(replies, instruction).refusal is Refusal.NO_ANSWER
     assert next(answers) == turn + 1

@@ -75,12 +75,6 @@ def altered(reply: Message, *, byte: int) -> Message:
     return reply
 
 
-def refusal_of(run: MixedRun, replies: list[Message], instruction: Any) -> Refusal | None:
-    found = run.collect(replies, instruction)
-    assert found.reports is None
-    return found.refusal
-
-
 def dropped(run: MixedRun, replies: list[Message], instruction: Any, *, places: set[int]) -> None:
     """The envelopes at these places are dropped, and nothing else is."""
     found = run.collect(replies, instruction)
@@ -94,9 +88,7 @@ def dropped(run: MixedRun, replies: list[Message], instruction: Any, *, places: 
 def test_a_tampered_envelope_is_dropped_and_its_node_is_named(
     run: MixedRun, byte: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run.stage.open(run.grid)
-    instruction = run.instruction()
-    replies = run.answers(instruction)
+    instruction, replies = run.begun()
     replies[3] = altered(replies[3], byte=byte)
     dropped(run, replies, instruction, places={3})
     assert f"envelopes dropped (unreadable), of node {run.nodes[4]}" in caplog.text
@@ -134,7 +126,6 @@ def test_garbage_stops_no_round_and_who_sends_it_is_not_invited_for_ever(
 def test_a_stage_that_is_used_again_knows_nothing_of_an_earlier_run(run: MixedRun) -> None:
     """Another run's nodes may have the same ids, and there the first node is no mix node."""
     run.stage = run.new_stage(exclude_after=1)
-    run.stage.open(run.grid)
     instruction = run.instruction()
     run.collect(garbage(run.answers(instruction), places={1}), instruction)
     assert run.stage.excluded_nodes == {run.nodes[0], run.nodes[2]}
@@ -162,22 +153,19 @@ def test_too_few_reports_are_refused_and_the_mixer_counts_reports_alone(run: Mix
     run.dummies = {1, 2, 3}
     assert run.round().refusal is None
     run.dummies = set()
-    instruction = run.instruction()
-    replies = run.answers(instruction)
+    instruction, replies = run.begun()
     sent = len(run.grid.seen)
-    assert refusal_of(run, replies[:2], instruction) is Refusal.UNDER_MINIMUM
+    assert run.collect(replies[:2], instruction).refusal is Refusal.UNDER_MINIMUM
     assert len(run.grid.seen) == sent  # too few to ask
 
 
 def test_where_all_are_to_report_a_dummy_is_no_answer(run: MixedRun) -> None:
     run.stage.open(run.grid)
     run.dummies = {1, 2}
-    instruction = run.instruction(participation=1.0)
-    found = run.collect(run.answers(instruction), instruction)
+    found = run.round(participation=1.0)
     assert (found.count, found.answered, found.unreadable) == (4, 4, 0)
     run.dummies = {1, 2, 3, 4}
-    instruction = run.instruction(participation=1.0)
-    found = run.collect(run.answers(instruction), instruction)
+    found = run.round(participation=1.0)
     assert (found.refusal, found.answered) == (Refusal.UNDER_MINIMUM, run.minimum - 1)
 
 
@@ -334,8 +322,7 @@ def test_a_batch_that_the_mixer_did_not_sign_is_refused_and_the_run_goes_on(
 
     run.stage.open(run.grid)
     run.grid.receive = lie
-    instruction = run.instruction()
-    found = refusal_of(run, run.answers(instruction), instruction)
+    found = run.round().refusal
     assert found is Refusal.NOT_PROVEN
     assert not found.conclusive
     assert f"node {run.nodes[0]}" in caplog.text
@@ -346,8 +333,7 @@ def test_a_batch_that_the_mixer_did_not_sign_is_refused_and_the_run_goes_on(
 def test_a_mixer_that_does_not_answer_is_looked_for_again(run: MixedRun) -> None:
     run.stage.open(run.grid)
     run.grid.relay = lambda messages: [m for m in messages if m.metadata.message_type != Role.MIXER.work]
-    instruction = run.instruction()
-    assert refusal_of(run, run.answers(instruction), instruction) is Refusal.NO_ANSWER
+    assert run.round().refusal is Refusal.NO_ANSWER
     run.grid.relay = list
     asked = len(run.grid.seen)
     assert run.round().refusal is None
@@ -410,8 +396,7 @@ def test_an_answer_to_another_round_is_no_answer(run: MixedRun) -> None:
         return replies
 
     run.grid.receive = late
-    instruction = run.instruction()
-    assert refusal_of(run, run.answers(instruction), instruction) is Refusal.WRONG_ROUND
+    assert run.round().refusal is Refusal.WRONG_ROUND
 
 
 @pytest.fixture

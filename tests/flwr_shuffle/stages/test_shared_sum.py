@@ -154,8 +154,7 @@ def test_a_bad_reply_is_left_out_and_its_node_is_named(
     aggregators: int,
 ) -> None:
     run = SharedRun(folder=tmp_path, aggregators=aggregators)
-    instruction = run.instruction()
-    replies = run.answers(instruction)
+    instruction, replies = run.begun()
     altered(replies[2], change)
     with caplog.at_level(logging.WARNING, logger="flwr"):
         found = run.collect(replies, instruction)
@@ -167,8 +166,7 @@ def test_a_bad_reply_is_left_out_and_its_node_is_named(
 def test_an_envelope_that_one_aggregator_cannot_open_leaves_the_client_out_everywhere(
     run: SharedRun,
 ) -> None:
-    instruction = run.instruction()
-    replies = run.answers(instruction)
+    instruction, replies = run.begun()
     size = sealed_seed_size()
     altered(replies[0], lambda payload: payload[: -2 * size] + bytes(size) + payload[-size:])  # the first's
     altered(replies[1], lambda payload: payload[:-size] + bytes(size))  # the second's
@@ -196,8 +194,8 @@ def test_a_total_beyond_what_clients_can_have_is_refused(
 
 
 def test_too_few_shares_are_refused_before_anybody_is_asked(run: SharedRun) -> None:
-    instruction = run.instruction()
-    found = run.collect(run.answers(instruction)[:2], instruction)
+    instruction, replies = run.begun()
+    found = run.collect(replies[:2], instruction)
     assert found.refusal is Refusal.UNDER_MINIMUM
     assert found.refusal.conclusive
     assert not any(m.metadata.message_type == Role.AGGREGATOR.work for m in run.grid.seen)
@@ -272,8 +270,7 @@ def test_an_aggregator_that_lies_and_signs_is_found_by_the_check(
                 honest(self, *seeds)
                 self.total.counts[0] += 1
 
-    instruction = run.instruction()
-    replies = run.answers(instruction)
+    instruction, replies = run.begun()
     monkeypatch.setattr(Expansion, "add", lying)
     found = run.collect(replies, instruction)
     assert found.refusal is Refusal.INCONSISTENT
@@ -286,8 +283,7 @@ def test_an_aggregator_that_does_not_answer(tmp_path: Path, aggregators: int) ->
     run = SharedRun(folder=tmp_path, aggregators=aggregators)
     run.stage.open(run.grid)
     for step in Step:
-        instruction = run.instruction()
-        replies = run.answers(instruction)
+        instruction, replies = run.begun()
         run.grid.relay = lambda messages, step=step: [
             m
             for m in messages
@@ -305,8 +301,7 @@ def test_an_aggregator_that_does_not_answer(tmp_path: Path, aggregators: int) ->
 
 
 def test_without_an_aggregator_nothing_is_charged(run: SharedRun) -> None:
-    instruction = run.instruction()
-    replies = run.answers(instruction)
+    instruction, replies = run.begun()
     run.grid.connected = lambda: [0, *range(2, 8)]
     with pytest.raises(RuntimeError, match=run.keys[1].public.hex()):
         run.stage.open(run.grid)
@@ -318,8 +313,7 @@ def test_without_an_aggregator_nothing_is_charged(run: SharedRun) -> None:
 
 def test_a_round_is_added_up_once(run: SharedRun) -> None:
     """Not even with a client less: the difference would be that client's expansion."""
-    instruction = run.instruction()
-    replies = run.answers(instruction)
+    instruction, replies = run.begun()
     assert run.collect(replies, instruction).total is not None
     for again in (replies, replies[1:]):
         found = run.collect(again, instruction)
@@ -416,8 +410,7 @@ def test_one_message_mechanisms_are_not_shared(run: SharedRun) -> None:
 
 def test_a_server_that_tells_one_client_another_check_does_not_get_its_counts(run: SharedRun) -> None:
     """Or it could read the one client's counts out of the check words, which are linear in them."""
-    instruction = run.instruction()
-    replies = run.answers(instruction)
+    instruction, replies = run.begun()
     (run.folder / "ledger0").unlink()
     other = replace(instruction.shared, check_seed=bytes(32))
     replies[0] = run.answers(replace(instruction, shared=other))[0]
@@ -433,8 +426,7 @@ def test_errors_that_nobody_foresaw_are_constants_too(
     def failing(self: Expansion, *seeds: bytes) -> None:
         raise ArithmeticError(f"seed {seeds[0].hex()}")
 
-    instruction = run.instruction()
-    replies = run.answers(instruction)
+    instruction, replies = run.begun()
     monkeypatch.setattr(Expansion, "add", failing)
     assert run.collect(replies, instruction).refusal is Refusal.MISCONFIGURED
     assert not any(message.has_error() for message in run.grid.seen)

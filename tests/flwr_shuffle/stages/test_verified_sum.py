@@ -132,8 +132,7 @@ HOSTILE: dict[str, Callable[[VerifiedRun, VerifiedTerms, bytes], bytes]] = {
 def test_a_hostile_client_is_left_out_and_counted(
     run: VerifiedRun, hostile: Callable[..., bytes], tossed: list[torch.Tensor]
 ) -> None:
-    instruction = run.instruction()
-    replies = run.answers(instruction)
+    instruction, replies = run.begun()
     honest = list(tossed)
     payload = hostile(run, run.terms(instruction), payload_of(replies[0]))
     answered(replies[0], payload)
@@ -143,8 +142,7 @@ def test_a_hostile_client_is_left_out_and_counted(
 
 
 def test_too_few_valid_proofs_give_no_sum(run: VerifiedRun) -> None:
-    instruction = run.instruction()
-    replies = run.answers(instruction)
+    instruction, replies = run.begun()
     terms = run.terms(instruction)
     for client in range(4):
         made = share_with_proof(np.zeros(terms.layout.size, np.int64), terms=terms)

@@ -133,8 +133,7 @@ def test_a_server_without_room_for_its_windows_says_so_and_ends_the_series(
     def full(**kwargs: Any) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    instruction = run.instruction()
-    replies = run.answers(instruction)
+    instruction, replies = run.begun()
     batch = run.stage._begun(instruction, DIM)  # its shares are in another file
     assert batch.nodes == []
     with monkeypatch.context() as patched:
@@ -225,16 +224,15 @@ def test_who_drops_out_is_in_no_window_and_too_few_open_none(tmp_path: Path, tru
     run = WindowRun(folder=tmp_path, clients=6 * GROUP)
     check_next(run, trusted, rounds=2)
     before = run.place
-    instruction = run.instruction()
-    found = run.collect(run.answers(instruction)[: COHORT - 1], instruction)
+    instruction, replies = run.begun()
+    found = run.collect(replies[: COHORT - 1], instruction)
     assert (found.refusal, run.place) == (Refusal.UNDER_MINIMUM, before)
     tampered(run, lambda values: values.clear(), step=Step.CHECK)
     assert run.round().refusal is Refusal.NOT_AGREED
     run.grid.receive = list
     assert run.place == before
     trusted.tossed.clear()
-    instruction = run.instruction()
-    replies = run.answers(instruction)
+    instruction, replies = run.begun()
     del trusted.tossed[0]
     found = run.collect(replies[1:], instruction)
     assert found.total is not None
@@ -319,8 +317,7 @@ def test_a_lost_window_ends_the_series_and_the_next_round_begins_another(
 def test_a_server_that_starts_again_begins_a_new_series(run: WindowRun, trusted: Trusted) -> None:
     """Replies to the old one's instruction are of no use to it, and no old window is opened."""
     check_next(run, trusted, rounds=2)
-    instruction = run.instruction()
-    replies = run.answers(instruction)
+    instruction, replies = run.begun()
     run.stage = run.new_stage()
     with pytest.raises(ValueError, match="another window"):
         run.collect(replies, instruction)
