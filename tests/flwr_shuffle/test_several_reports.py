@@ -35,7 +35,7 @@ from shuffle_plugins.ledger import BudgetLedger, ClientLimits
 from shuffle_plugins.mechanisms import MechanismSpec, get
 from shuffle_plugins.shuffler.keys import ServiceKey
 
-CLIENTS, RECORDS, SAMPLES, DIM = 8, 5, 3, 4
+RECORDS, SAMPLES, DIM = 5, 3, 4
 LIMITS = ClientLimits(max_local_epsilon=30.0, max_rounds=100)
 
 

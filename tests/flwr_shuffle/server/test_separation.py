@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Message
+from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import FedAvg
@@ -60,10 +60,11 @@ class Joining(InProcessGrid):
         return list(self.connected)
 
 
-def grid_of(*, clients: int = CLIENTS, limits: ClientLimits = LIMITS, **options: Any) -> Joining:
-    app = ClientApp(mods=[ShuffleMod(limits=limits)])
+def grid_of(*, clients: int = CLIENTS, evaluate: Any = None, **mod: Any) -> Joining:
+    app = ClientApp(mods=[ShuffleMod(limits=LIMITS, **mod)])
     app.train()(train)
-    grid = Joining(app, num_nodes=clients, **options)
+    app.evaluate()(evaluate)
+    grid = Joining(app, num_nodes=clients)
     grid.connected = InProcessGrid.get_node_ids(grid)
     return grid
 
@@ -297,20 +298,12 @@ def test_a_window_that_was_lost_is_charged_to_those_who_were_invited() -> None:
 
 
 def test_metrics_of_an_evaluation_are_asked_of_everybody() -> None:
-    app = ClientApp(mods=[ShuffleMod(limits=LIMITS)])
-    app.train()(train)
-
-    @app.evaluate()
-    def _(message: Message, context: Any) -> Message:
-        from flwr.app import MetricRecord, RecordDict
-
+    def evaluate(message: Message, context: Any) -> Message:
         return Message(RecordDict({"metrics": MetricRecord({"accuracy": 0.5})}), reply_to=message)
 
-    grid = Joining(app, num_nodes=CLIENTS)
-    grid.connected = InProcessGrid.get_node_ids(grid)
     evaluation = PrivateEvaluation(metrics={"accuracy": (0.0, 1.0)}, noise_multiplier=2.0)
     strategy = strategy_of(evaluation=evaluation)
-    result = strategy.start(grid, record(MODEL), num_rounds=4)
+    result = strategy.start(grid_of(evaluate=evaluate), record(MODEL), num_rounds=4)
     assert len(result.evaluate_metrics_clientapp) == 4
     assert opened(strategy) == 4
 
@@ -369,10 +362,7 @@ def test_a_client_refuses_to_come_again_before_its_window_has_passed(tmp_path: P
 def test_a_client_in_a_run_refuses_what_its_operator_does_not_allow() -> None:
     """All refuse the fourth round: it is three windows after their first, and they want four."""
     strategy = strategy_of()
-    app = ClientApp(mods=[ShuffleMod(limits=LIMITS, node_config=lambda _: {"shuffle-min-separation": 4})])
-    app.train()(train)
-    grid = Joining(app, num_nodes=CLIENTS)
-    grid.connected = InProcessGrid.get_node_ids(grid)
+    grid = grid_of(node_config=lambda _: {"shuffle-min-separation": 4})
     with pytest.raises(ClientsRefused) as stopped:
         strategy.start(grid, record(MODEL), num_rounds=30)
     assert str(ClientRefusal.SEPARATION) in str(stopped.value)
