@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, MetricRecord
 from flwr.proto.node_pb2 import NodeInfo
-from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import FedAvg, Krum, Result
 from flwr_shuffle import FixedSize, ShuffleGrid, Waiting
 from flwr_shuffle.grids import InProcessGrid
@@ -139,17 +138,6 @@ def test_a_start_that_wraps_flowers_runs_once():
     result = shuffled(Announcing(fraction_evaluate=0.0)).start(grid_of(), record(FLOATS), num_rounds=2)
     assert calls == ["begun", [1, 2]]
     assert result["mine"].train_metrics_clientapp[1]["reports"] == CLIENTS
-
-
-def test_the_budget_ends_a_start_of_ones_own():
-    class Announcing(FedAvg):
-        def start(self, *arguments, **named):
-            return super().start(*arguments, **named)
-
-    strategy = shuffled(Announcing(), local_epsilon=1.0, max_epsilon=1.5, randomizer="privunit")
-    with pytest.raises(PrivacyBudgetExhausted):
-        strategy.start(grid_of(), record(FLOATS), num_rounds=100)
-    assert 0 < strategy.accountant.num_rounds < 100
 
 
 def test_a_start_that_cannot_be_run_is_refused():
