@@ -27,7 +27,7 @@ from shuffle_plugins.core import Reports, Rows, checks
 from shuffle_plugins.core.checks import Count, Dim, Radius
 from shuffle_plugins.core.lazy_torch import Tensor
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
-from shuffle_plugins.protocols.draws import COINS_AT_ONCE, DISTANCE, MOST_COINS, RATIO, drawn_range, heads
+from shuffle_plugins.protocols.draws import DISTANCE, MOST_COINS, drawn_range, heads
 from shuffle_plugins.protocols.lattices import MOST_LEVELS, Categories, FixedPoint, Interval, Lattice, OneHot
 from shuffle_plugins.protocols.sums import CountSum, HistogramProtocol, LatticeSum, TargetUnreachable
 from shuffle_plugins.randomness.sources import Randomness, secure
@@ -99,8 +99,7 @@ class CoinSum(LatticeSum[SumRound], CountSum[SumRound]):
             attained=self.lattice.attained,
             trials=(who["cohort"] if honest is None else honest) * self.coins,
             coin_distance=DISTANCE,
-            # Whether drawn for all clients at once, in so many parts, or by each for itself.
-            coin_ratio=RATIO * who["cohort"] * (1 + self.cohort * self.coins // COINS_AT_ONCE),
+            coin_ratio=DISTANCE,
             dim=self.lattice.size,
             participation=participation,
             norm=None if participation is None else self.lattice.norm_bound,

@@ -21,7 +21,7 @@ from shuffle_plugins.core import Reports, Rows, checks
 from shuffle_plugins.core.checks import Count, Dim, Radius, in_range, one_of
 from shuffle_plugins.core.rows import checked_categories, rows_at_once
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
-from shuffle_plugins.protocols.draws import DRAWN_DISTANCE, drawn_binomials
+from shuffle_plugins.protocols.draws import drawn_binomials
 from shuffle_plugins.protocols.lattices import drawn_coordinates
 from shuffle_plugins.protocols.sums import CountSum, HistogramProtocol, check_bits, unreachable
 from shuffle_plugins.randomness.chacha import WHOLE
@@ -120,7 +120,7 @@ class UnaryCounts(CountSum[CountedRound]):
             length=self.size,
             ones=self.ones,
             encoding=self.encoding,
-            distance=min(1.0, 2 * self.ones * DRAWN_DISTANCE + who["cohort"] * self.false_positive_rate),
+            distance=min(1.0, who["cohort"] * self.false_positive_rate),
             honest=honest,
             **who,
         )
