@@ -1,4 +1,4 @@
-"""Whole numbers drawn exactly: heads among many coins, binomial and Poisson numbers, shares of Laplace noise."""
+"""Whole numbers drawn exactly: heads among many coins, binomial and Poisson numbers, Laplace noise."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from shuffle_plugins.randomness.chacha import PROBABILITY_BITS, WHOLE
 from shuffle_plugins.randomness.sources import Randomness, secure
 
 DISTANCE = 2.0**-500
-"""Bound on the total variation between all numbers of heads that up to 2**40 clients draw for one coordinate and
-binomials, and on the logarithm of the ratio of two masses: none is drawn beyond ``DRAWN_REACH`` deviations."""
+"""Bound on the total variation between what up to 2**40 clients draw for a coordinate and binomials, and on
+the logarithm of the ratio of two masses: no number of heads is drawn beyond ``DRAWN_REACH`` deviations."""
 
 MOST_COINS = 1 << 44
 
@@ -275,7 +275,7 @@ def _largest_drawn(coins: int) -> int:
 
 
 def drawn_binomials(events: Tensor, *, threshold: int, randomness: Randomness) -> Tensor:
-    """Draw Bin(events, threshold/2**62) for each entry of ``events``, in [0, 2**31]; int64, on the CPU; exact."""
+    """Draw Bin(events, threshold/2**62) for each of ``events``, in [0, 2**31], int64, on the CPU; exact."""
     left = events.to(torch.int64).cpu().flatten().clone()
     if left.numel() and int(left.max()) > 1 << 31:
         raise ValueError(f"more than {1 << 31:,} clients cannot be simulated at once: simulate groups")

@@ -1,4 +1,4 @@
-"""Exact draws of whole numbers: tables against other digits, their edges, whole laws, and numbers of heads."""
+"""Exact draws of whole numbers: tables against other digits, their edges, whole laws, numbers of heads."""
 
 import decimal
 from fractions import Fraction
