@@ -22,7 +22,6 @@ from opacus.validators.errors import UnsupportedModuleError
 from opacus_shuffle import (
     FixedSizeSampler,
     PoissonSampler,
-    PrivacyBudgetExceeded,
     PrivacyEngine,
     ShufflePrivacyError,
 )
@@ -48,7 +47,7 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     calibrate_local_epsilon,
 )
-from shuffle_plugins.mechanisms import Gaussian, Norm, PrivUnitGSeed, registry
+from shuffle_plugins.mechanisms import Gaussian, Norm, registry
 from shuffle_plugins.randomness import SecureRandomness
 
 DELTA = 1e-5
@@ -112,21 +111,6 @@ def test_n_k_and_the_rate_are_exact(make_private: Any, sampling: str, n: int, k:
     assert (optimizer.round.population, optimizer.round.cohort) == (n, k)
     assert loader.batch_sampler.sample_rate == k / n == optimizer.round.sampling_rate
     assert len(loader) == n // k
-
-
-def test_steps_of_seed_reports_draw_their_sum_and_search_for_no_seed(
-    make_private: Any, train: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def searched(*_: Any) -> None:
-        raise AssertionError("a seed was searched for")
-
-    monkeypatch.setattr(PrivUnitGSeed, "_search", searched)
-    engine, module, optimizer, loader = make_private(randomizer="privunit-g-seed", local_epsilon=13.0)
-    steps = train(module, optimizer, loader)
-    expected = core_epsilon(
-        "rdp", steps, local_epsilon=13.0, population=40, cohort=8, mechanism="privunit-g-seed"
-    )
-    assert engine.get_epsilon_interval(DELTA) == expected
 
 
 def test_options_of_the_loader_survive(dataset: Any, make_private: Any) -> None:
@@ -497,20 +481,6 @@ def test_the_accountant_cannot_be_swapped_under_a_running_training(make_private:
     assert engine.accountant is kept
 
 
-def test_a_private_optimizer_is_unwrapped_and_accounted_once(make_private: Any, train: Any) -> None:
-    engine, module, optimizer, loader = make_private()
-    module, optimizer, loader = engine.make_private(
-        module=module,
-        optimizer=optimizer,
-        data_loader=loader,
-        randomizer="linf-coordinate",
-        local_epsilon=1.0,
-        max_grad_norm=1.0,
-    )
-    assert train(module, optimizer, loader) == 5
-    assert len(engine.accountant) == 5
-
-
 @pytest.mark.parametrize("grad_sample_mode", ["hooks", "functorch"])
 def test_a_model_can_stay_unwrapped(
     make_private: Any, make_model: Any, train: Any, flat: Any, grad_sample_mode: str
@@ -579,25 +549,6 @@ def test_training_stops_before_the_budget_is_exceeded(
 
 
 # ---- calibration -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("randomizer", "sampling"),
-    [
-        ("linf-coordinate", "poisson"),
-        ("privunit", "without-replacement"),
-        ("privunit-g-seed", "poisson"),
-        ("vector-sum", None),
-    ],
-)
-def test_the_calibrated_run_ends_just_below_its_target(
-    calibrated: Any, train: Any, sampling: str | None, randomizer: str
-) -> None:
-    engine, module, optimizer, loader = calibrated(epochs=2, sampling=sampling, randomizer=randomizer)
-    assert train(module, optimizer, loader, epochs=2) == 10
-    assert 0.99 < engine.get_epsilon(DELTA) <= 1.0
-    with pytest.raises(PrivacyBudgetExceeded):
-        train(module, optimizer, loader)
 
 
 def test_calibration_is_the_core_functions_and_says_what_it_chose(

@@ -32,15 +32,19 @@ def big_data() -> TensorDataset:
 # -- what it will cost --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("randomizer", ["privunit", "vector-sum"])
+@pytest.mark.parametrize(
+    ("randomizer", "sampling"),
+    [("privunit", "without-replacement"), ("linf-coordinate", "poisson"), ("vector-sum", None)],
+)
 def test_a_plan_for_a_target_tells_the_epsilon_that_training_ends_with(
-    calibrated: Any, train: Any, randomizer: str
+    calibrated: Any, train: Any, randomizer: str, sampling: str | None
 ) -> None:
     engine, *objects = calibrated(
         engine=PrivacyEngine(),
         data=big_data(),
         batch_size=1000,
         randomizer=randomizer,
+        sampling=sampling,
         target_epsilon=2.0,
         target_delta=1e-4,
         num_steps=4,
@@ -54,6 +58,8 @@ def test_a_plan_for_a_target_tells_the_epsilon_that_training_ends_with(
     assert 0.98 * 2.0 <= plan.epsilon <= 2.0
     assert "after 4 steps" in str(plan)
     assert "of the target 2" in str(plan)
+    with pytest.raises(PrivacyBudgetExceeded):
+        train(*objects)
 
 
 def test_without_a_target_it_tells_what_one_epoch_costs(make_private: Privately, train: Any) -> None:
