@@ -512,17 +512,17 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         torch_load_kwargs: dict[str, Any] | None = None,
         **objects: Any,
     ) -> dict[str, Any]:
-        """Opacus's ``load_checkpoint``, which refuses a history it cannot continue before anything is loaded.
+        """Opacus's ``load_checkpoint``, which loads the history first, or refuses it and loads nothing.
 
+        The weights of a checkpoint that this run is past already are loaded, and its later rounds stay in ε.
         It warns if the run goes on with other rounds than it was saved with, or without the target that it
-        had, as ``optimizer.load_state_dict`` does. As in Opacus, the file is unpickled, so load only files
-        that you trust.
+        had. As in Opacus, the file is unpickled, so load only files that you trust.
         """
         start = path.tell() if hasattr(path, "tell") else None
         checkpoint = torch.load(path, **{**(torch_load_kwargs or {}), "weights_only": False})
         if start is not None:
             path.seek(start)  # type: ignore[union-attr]
-        self._require_accountant().warn_of_changes(
+        self._require_accountant().load_state_dict(
             checkpoint.get("privacy_accountant_state_dict", {}),
             next_round=self._optimizers[-1].round if self._optimizers else None,
         )

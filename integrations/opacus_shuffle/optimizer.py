@@ -710,7 +710,7 @@ class ShuffleMixin:
                 "optimizer. Load it before the first round"
             )
         for hook, history in zip(self._accounting, histories, strict=False):
-            hook.accountant.take_over(history, next_round=self.round)
+            hook.accountant.load_state_dict(history, next_round=self.round)
         super().load_state_dict(rest)  # type: ignore[misc]
         if adaptive is not None and radius is not None:
             self.max_grad_norm = adaptive.held(positive("max_grad_norm", radius))

@@ -219,10 +219,9 @@ def test_an_epoch_is_paid_once_whatever_is_loaded_within_it(make_private: Any) -
         optimizer.zero_grad()
         nn.functional.cross_entropy(module(x), y).backward()
         optimizer.step()
-        engine.accountant.load_state_dict(engine.accountant.state_dict())
-        with pytest.raises(ShufflePrivacyError, match="already trained past this state"):
-            engine.accountant.load_state_dict(earlier)
-        assert len(engine.accountant) == 1
+        for state in (engine.accountant.state_dict(), earlier):
+            engine.accountant.load_state_dict(state)
+            assert len(engine.accountant) == 1
 
 
 BOTH = [FixedSizeSampler, PoissonSampler]
