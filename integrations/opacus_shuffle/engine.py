@@ -723,18 +723,24 @@ class _Run:
         )
 
 
+def _local_delta_told(amplified: float, last: float, *, delta: float) -> str:
+    """What it means that so many rounds are amplified, and so many have an ε at all."""
+    return (
+        f"each report has a local_delta of its own, and those of all reports add up: at delta={delta:g} "
+        f"shuffling amplifies at most {amplified:,} rounds, and from round {last + 1:,} on no epsilon can be "
+        "certified. Use a local_delta far below delta / (2 * reports of the whole run), such as randomizer="
+        "functools.partial(Gaussian, local_delta=1e-15), fewer steps, or a randomizer without one, such as "
+        "'privunit'"
+    )
+
+
 def _refuse_spent_delta(
     new_round: Round, *, accountant: SubsampledShuffleAccountant, target: PrivacyTarget
 ) -> None:
     """Refuse a run whose reports' own δ0 leave it no ε at all."""
-    _, last = accountant.core.rounds_left(new_round, delta=target.delta)
+    amplified, last = accountant.core.rounds_left(new_round, delta=target.delta)
     if target.num_steps > last:
-        raise ShufflePrivacyError(
-            "each report has a local_delta of its own, which adds up over the rounds: from round "
-            f"{last + 1:,} on it is more than target_delta={target.delta:g}, and no ε can be certified. Use "
-            "a smaller local_delta, such as randomizer=functools.partial(Gaussian, local_delta=1e-15), fewer "
-            "steps, or a randomizer without one, such as 'privunit'"
-        )
+        raise ShufflePrivacyError(_local_delta_told(amplified, last, delta=target.delta))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -803,18 +809,11 @@ class TrainingPlan:
         return self.expected_noise.warning(num_steps=self.num_steps if self.whole_run else None)
 
     def delta_warning(self) -> str | None:
-        """After how many steps the δ0 of all reports have used up ``delta``; None without δ0, or enough."""
+        """After how many rounds the δ0 of all reports have used up ``delta``; None without δ0, or enough."""
         amplified, last = self._history.rounds_left(self._next_round, delta=self.delta)
         if amplified == math.inf or (self.whole_run and self._num_rounds <= amplified):
             return None
-        unit = "epochs" if self._next_round.sampling is Sampling.EPOCH else "steps"
-        return (
-            f"each report has a local_delta of its own, and those of all reports add up: at delta="
-            f"{self.delta:g} shuffling amplifies at most {amplified:,} {unit}. After that epsilon is the sum "
-            f"of all local_epsilon, and after {last:,} {unit} there is none and get_epsilon raises. Use a "
-            f"local_delta far below delta / (2 * reports of the whole run), such as randomizer="
-            "functools.partial(Gaussian, local_delta=1e-15), or a randomizer without one, such as 'privunit'"
-        )
+        return _local_delta_told(amplified, last, delta=self.delta)
 
     def announce(self) -> None:
         """Log the plan at level INFO; warn of noise that leaves hardly anything to learn, of δ0, or of δ."""

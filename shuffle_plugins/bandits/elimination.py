@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -34,9 +35,6 @@ from shuffle_plugins.core import checks
 if TYPE_CHECKING:
     from shuffle_plugins.core import Reports
     from shuffle_plugins.randomness.sources import Randomness
-from collections.abc import Callable
-from functools import cached_property
-from typing import Self
 
 _STATE_FORMAT = 1
 
