@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import SimpleNamespace
 from typing import IO, Any, BinaryIO, Literal, TypedDict, Unpack
@@ -23,7 +23,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset
 
 from opacus_shuffle.accountants import (
     ShufflePrivacyError,
@@ -37,6 +37,7 @@ from opacus_shuffle.loaders import (
     SAMPLERS,
     checked_sampling,
     population_and_cohort,
+    refuse_iterable,
     rounds_in,
     seed_from,
     with_sampler,
@@ -192,10 +193,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             randomizer: for one report per record, a registered randomizer of vectors in an ℓ2 ball, or
                 ``"best"`` for the best of them; or ``"vector-sum"``.
         """
-        if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
-            raise ShufflePrivacyError(
-                "a recipe needs the number of records: use a map-style data set with a length"
-            )
+        refuse_iterable(dataset)
         trained = [p for p in module.parameters() if p.requires_grad]
         wanted = {id(p) for p in trained}
         linear = any(
@@ -205,7 +203,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         return training_recipe(
             target_epsilon=target_epsilon,
             delta=checked(checks.delta, target_delta, name="target_delta"),
-            population=len(dataset),
+            population=len(dataset),  # type: ignore[arg-type]
             dim=sum(p.numel() for p in trained),
             model=ModelKind.LINEAR if linear else ModelKind.NETWORK,
             mechanism=randomizer,
@@ -539,8 +537,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
 
 def _chosen_sampling(sampling: str | None, poisson_sampling: bool | None) -> Sampling:
     """How batches are drawn, from ``sampling``, from Opacus's ``poisson_sampling``, or from both."""
-    if poisson_sampling is not None and not isinstance(poisson_sampling, bool):
-        raise ShufflePrivacyError(f"poisson_sampling must be True or False, got {poisson_sampling!r}")
     if None not in (sampling, poisson_sampling) and poisson_sampling != (sampling == "poisson"):
         raise ShufflePrivacyError(
             f"sampling={sampling!r} and poisson_sampling={poisson_sampling} contradict each other: "

@@ -120,11 +120,6 @@ class LinearBandit:
         self._actions = short_actions(actions)
         # For fewer than 8 clients there is no batch to learn from: ⌊ln 8⌋ - 1 = 1.
         self.horizon = checks.whole("horizon", horizon, at_least=8, at_most=10**12)
-        if not isinstance(privacy, PrivacyModel):
-            raise ValueError(
-                "privacy must be NonPrivate(), CentralModel(epsilon=…), LocalModel(local_epsilon=…) or "
-                f"ShuffledModel(epsilon=…, delta=…), got {privacy!r}"
-            )
         self._privacy = privacy
         share = 1 / self.horizon if failure is None else failure
         self._failure = checks.number("failure", share, above=0, below=1)

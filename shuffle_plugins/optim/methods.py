@@ -359,8 +359,6 @@ class Phased(OptimizationMethod):
         weights = [self.growth**i for i in range(phases)]
         sizes = [math.floor(task.population * w / sum(weights)) for w in weights[:-1]]
         sizes.append(task.population - sum(sizes))
-        if min(sizes) < 2:
-            raise ValueError(f"{task.population} clients cannot be split into {phases} groups")
         found: list[Stage] = []
         reach = task.reach
         for size in sizes:

@@ -259,18 +259,10 @@ def test_an_empty_poisson_batch_is_a_round_like_any_other(flat: Any) -> None:
     assert torch.equal(flat(module), before)
 
 
-@pytest.mark.parametrize(
-    ("made_of", "said"),
-    [
-        (lambda module: torch.optim.LBFGS(module.parameters()), r"LBFGS .* such as SGD or Adam"),
-        (wrap, "original_optimizer"),
-    ],
-    ids=["evaluates the loss again", "private"],
-)
-def test_an_optimizer_that_cannot_be_wrapped_is_refused(made_of: Any, said: str) -> None:
-    with pytest.raises(ShufflePrivacyError, match=said):
+def test_a_private_optimizer_is_not_wrapped_again() -> None:
+    with pytest.raises(ShufflePrivacyError, match="original_optimizer"):
         ShuffleDPOptimizer(
-            made_of(nn.Linear(6, 3)),
+            wrap(nn.Linear(6, 3)),
             randomizer="privunit",
             local_epsilon=1.0,
             max_grad_norm=1.0,

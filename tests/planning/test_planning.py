@@ -1,8 +1,6 @@
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -13,7 +11,6 @@ from histories import accountant_of, shuffled
 from thinning import first_fast
 
 from shuffle_plugins.accounting import (
-    Blanket,
     EpsilonInterval,
     Sampling,
     ShuffleAccountant,
@@ -93,48 +90,12 @@ def test_an_edge_that_is_not_the_population_is_flagged() -> None:
 
 
 @pytest.mark.slow
-def test_an_interior_optimum_is_found_and_refined() -> None:
-    with registered(_Steep, lambda *, local_epsilon, dim: Blanket.clones(local_epsilon)) as name:
-        found = planned(population=400, mechanism=name, num_steps=10, spread=0.0)
-        said = found.remarks()
-    assert found.cohort_edge is Edge.INTERIOR
-    assert not found.everybody
-    tried = sorted(row.cohort for row in found.rows)
-    place = tried.index(found.best.cohort)
-    assert tried[place + 1] / tried[place - 1] < 2
-    assert not any("k = n" in each for each in said)
-
-
-@contextmanager
-def registered(factory: Callable[..., Any], blanket: Callable[..., Blanket]) -> Iterator[str]:
-    """A mechanism of the planner's tests."""
-    name = "test-planner"
-
-    def made(*, local_epsilon: float, dim: int, radius: float = 1.0) -> Any:
-        mechanism = factory(local_epsilon=local_epsilon, dim=dim, radius=radius)
-        mechanism.blanket = partial(blanket, local_epsilon=local_epsilon, dim=dim)
-        return mechanism
-
-    registry.register(name, made)
-    try:
-        yield name
-    finally:
-        del registry._ENTRIES[name]
-
-
-class _Steep:
-    """Falls so fast with ε0 that fewer, better reports are worth more."""
-
-    domain = "linf"
-    bits_per_report = 3
-    local_delta = 0.0
-
-    def __init__(self, *, local_epsilon: float, dim: int, radius: float) -> None:
-        self.local_epsilon, self.radius = local_epsilon, radius
-
-    @property
-    def worst_variance(self) -> float:
-        return 1 + (self.radius**2) * math.exp(3 * (3 - self.local_epsilon))
+def test_the_grid_is_refined_around_an_interior_optimum(searched: Plan) -> None:
+    best = searched.best
+    assert searched.steps_edge is Edge.INTERIOR
+    tried = sorted(row.num_steps for row in searched.rows if row.cohort == best.cohort)
+    place = tried.index(best.num_steps)
+    assert tried[place + 1] / tried[place - 1] < 4  # 100 on the first grid
 
 
 @pytest.mark.slow
