@@ -51,20 +51,19 @@ from shuffle_plugins.secure_aggregation.sharing import (
     windowed,
 )
 from shuffle_plugins.shuffler import keys
-from shuffle_plugins.shuffler.keys import KEY_BYTES, SealingKey, SigningKey
+from shuffle_plugins.shuffler.keys import SealingKey, SigningKey
 from shuffle_plugins.shuffler.service import BatchService, encoded_number, positions, statement
 from shuffle_plugins.shuffler.shuffler import TOKEN_BYTES, BatchRefused, Refusal, ShuffleError
 
 COMMITMENT_BYTES = 32
 """Bytes of a share's digest."""
 
-_COVER_BYTES = KEY_BYTES + keys.SIGNATURE_BYTES
 _TO_AGGREGATOR = b"shuffle-plugins/1 to the aggregator"
 
 
 def sealed_seed_size(size: int = SEED_BYTES) -> int:
     """Bytes of an envelope around a secret of ``size`` bytes."""
-    return keys.SEAL_BYTES + _COVER_BYTES + size
+    return keys.SEAL_BYTES + keys.SIGNER_BYTES + size
 
 
 def commitment(share: bytes) -> bytes:
@@ -84,40 +83,28 @@ def seal_seed(
     """
     if aggregator_key not in terms.aggregators:
         raise ShuffleError("a seed is sealed to one of the aggregators that the terms name")
-    binding = terms.digest() + commitment(share)
-    signature = signing_key.sign(_signed(binding, aggregator_key, seed))
-    text = keys.public_key_bytes(signing_key) + signature + seed
-    return keys.sealed_to(aggregator_key, text, info=_TO_AGGREGATOR + binding)
+    info = _TO_AGGREGATOR + terms.digest() + commitment(share)
+    return keys.signed_to(aggregator_key, seed, signing_key=signing_key, info=info)
 
 
-class SeedOpener:
-    """Opens a round's envelopes for one aggregator, of clients with the ``enrolled`` public signing keys."""
+class Sealed(NamedTuple):
+    """What the server passes on to an aggregator about one client: its share's digest, and an envelope."""
 
-    def __init__(self, *, terms: SumTerms, private_key: SealingKey, enrolled: frozenset[bytes]) -> None:
-        self._terms = terms
-        self._private_key = private_key
-        self._key = keys.public_key_bytes(private_key)
-        self._enrolled = enrolled
-        self._digest = terms.digest()
-
-    def open(self, envelope: bytes, *, commitment: bytes) -> tuple[bytes, bytes]:
-        """The client's public signing key, and the seed.
-
-        Raises:
-            BatchRefused: UNREADABLE if it was altered, sealed to another key or for another round, or belongs
-                to another share; UNKNOWN_SIGNER if no enrolled client signed it.
-        """
-        binding = self._digest + commitment
-        cover = keys.unsealed(envelope, self._private_key, info=_TO_AGGREGATOR + binding)
-        signer, signature, seed = cover[:KEY_BYTES], cover[KEY_BYTES:_COVER_BYTES], cover[_COVER_BYTES:]
-        bound = _signed(binding, self._key, seed)
-        if signer not in self._enrolled or not keys.has_signed(signer, signature, bound):
-            raise BatchRefused(Refusal.UNKNOWN_SIGNER)
-        return signer, seed
+    commitment: bytes
+    envelope: bytes
 
 
-def _signed(binding: bytes, aggregator_key: bytes, seed: bytes) -> bytes:
-    return b"shuffle-plugins/1 signed seed" + binding + aggregator_key + seed
+def open_seed(
+    sealed: Sealed, *, terms: SumTerms, private_key: SealingKey, enrolled: frozenset[bytes]
+) -> tuple[bytes, bytes]:
+    """The public signing key of one of the ``enrolled``, and the seed that it sealed to an aggregator.
+
+    Raises:
+        BatchRefused: UNREADABLE if it was altered, sealed to another key or for another round, or belongs to
+            another share; UNKNOWN_SIGNER if no enrolled client signed it.
+    """
+    info = _TO_AGGREGATOR + terms.digest() + sealed.commitment
+    return keys.signed_by(sealed.envelope, private_key, enrolled=enrolled, info=info)
 
 
 def aggregation_digest(
@@ -144,13 +131,6 @@ def answer_statement(
     The request says which of them it is, or that envelopes were only to be checked.
     """
     return statement(b"shuffle-plugins/1 aggregator answer", request, *positions(rejected), *given)
-
-
-class Sealed(NamedTuple):
-    """What the server passes on to an aggregator about one client: its share's digest, and an envelope."""
-
-    commitment: bytes
-    envelope: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,23 +302,17 @@ class Aggregator(BatchService):
     def _opened(
         self, sealed: Iterable[Sealed], *, terms: SumTerms, rejected: dict[int, Refusal], size: int
     ) -> Iterator[tuple[int, bytes]]:
-        """Yield the position of each good envelope, and the secret of ``size`` bytes in it."""
+        """The position of each good envelope, and the secret of ``size`` bytes in it."""
         if self.public_key.sealing not in terms.aggregators:
             raise ShuffleError("the server asks for a sum among whose aggregators this one is not")
-        opener = SeedOpener(terms=terms, private_key=self._key.sealing, enrolled=self._enrolled)
-        sealed_size, signers = sealed_seed_size(size), set[bytes]()
-        for position, (commitment, envelope) in enumerate(sealed):
-            try:
-                if len(envelope) != sealed_size:
-                    raise BatchRefused(Refusal.WRONG_SIZE)
-                signer, secret = opener.open(envelope, commitment=commitment)
-                if signer in signers:
-                    raise BatchRefused(Refusal.DUPLICATE)
-            except BatchRefused as refused:
-                rejected[position] = refused.code
-                continue
-            signers.add(signer)
-            yield position, secret
+        wanted, private_key, enrolled = sealed_seed_size(size), self._key.sealing, self._enrolled
+
+        def opened(one: Sealed) -> tuple[bytes, bytes]:
+            if len(one.envelope) != wanted:
+                raise BatchRefused(Refusal.WRONG_SIZE)
+            return open_seed(one, terms=terms, private_key=private_key, enrolled=enrolled)
+
+        return self._good(sealed, opened, rejected)
 
     def _required(self, terms: SumTerms, minimum: int) -> int:
         return max(self.minimum, checks.whole("minimum", minimum, at_least=2), terms.context.minimum)

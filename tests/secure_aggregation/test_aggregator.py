@@ -141,7 +141,7 @@ def test_the_round_is_written_down_before_an_envelope_is_opened(
 
     batch = [parties.sent(client)[1][0] for client in range(5)]
     with monkeypatch.context() as patched:
-        patched.setattr(aggregator.SeedOpener, "open", killed)
+        patched.setattr(aggregator, "open_seed", killed)
         with pytest.raises(KeyboardInterrupt):
             parties.aggregator().add_up(batch, terms=parties.terms)
     with pytest.raises(BatchRefused) as refused:
@@ -149,29 +149,21 @@ def test_the_round_is_written_down_before_an_envelope_is_opened(
     assert refused.value.code is Refusal.REPLAYED
 
 
-class Opener:
-    """Opens nothing: every envelope is another client's, of the same seed."""
-
-    def __init__(self, **_: Any) -> None:
-        self._clients = 0
-
-    def open(self, envelope: bytes, *, commitment: bytes) -> tuple[bytes, bytes]:
-        self._clients += 1
-        return self._clients.to_bytes(32, "little"), bytes(32)
-
-
 def test_memory_does_not_grow_with_the_number_of_clients(
     parties: SumParties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is kept of a client is that its key was there."""
-    monkeypatch.setattr(aggregator, "SeedOpener", Opener)
+    """What is kept of a client is that its key was there. Nothing is opened: all have the same seed."""
     peaks = []
     for clients in (10, 300):
         context = round_context(token=clients.to_bytes(16, "big"))
         terms = parties.terms_of(layout=ResidueLayout(50_000, 22), context=context)
+        signers = [i.to_bytes(32, "little") for i in range(clients)]
+        opened = iter([(signer, bytes(32)) for signer in signers])
+        monkeypatch.setattr(aggregator, "open_seed", lambda *_, opened=opened, **__: next(opened))
         stream = (Sealed(bytes(32), bytes(176)) for _ in range(clients))
+        one = parties.aggregator(enrolled=frozenset(signers))
         tracemalloc.start()
-        assert parties.aggregator().add_up(stream, terms=terms).added == clients
+        assert one.add_up(stream, terms=terms).added == clients
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < peaks[0] + 300 * 200  # a vector has 200,000 bytes

@@ -3,15 +3,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
 from sealing import SIZE, Parties, round_context
 
 from shuffle_plugins.shuffler import BatchRefused, Refusal, RoundContext, ShuffleError, envelopes
-from shuffle_plugins.shuffler import keys as suite
 from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, envelope_size, open_reports
-from shuffle_plugins.shuffler.keys import SealingKey, SigningKey, public_key_bytes
+from shuffle_plugins.shuffler.keys import (
+    SealingKey,
+    SigningKey,
+    public_key_bytes,
+    sealed_to,
+    signed_to,
+    unsealed,
+)
 
 REPORT = bytes(range(SIZE))
 
@@ -109,12 +114,11 @@ def bound(parties: Parties, label: bytes, *, keys: Sequence[bytes] = (), positio
 
 
 def resealed(parties: Parties, cover: bytes) -> bytes:
-    key = X25519PublicKey.from_public_bytes(parties.mixer_key.public.sealing)
-    return suite._SUITE.encrypt(cover, key, info=bound(parties, envelopes._LAYER))
+    return sealed_to(parties.mixer_key.public.sealing, cover, info=bound(parties, envelopes._LAYER))
 
 
 def cover_of(parties: Parties, envelope: bytes) -> bytes:
-    return suite._SUITE.decrypt(envelope, parties.mixer_key.sealing, info=bound(parties, envelopes._LAYER))
+    return unsealed(envelope, parties.mixer_key.sealing, info=bound(parties, envelopes._LAYER))
 
 
 def test_every_flipped_bit_under_the_cover_is_noticed(parties: Parties) -> None:
@@ -137,9 +141,13 @@ def test_an_enrolled_client_cannot_sign_what_is_no_envelope(
     parties: Parties, flag: bytes, inner: bytes
 ) -> None:
     """Else what comes out of the shuffle could be told from the others by its length."""
-    signer, signed = parties.clients[0], bound(parties, envelopes._SIGNED) + flag + inner
-    cover = flag + public_key_bytes(signer) + signer.sign(signed) + inner
-    assert refusal(opener(parties), resealed(parties, cover)) is Refusal.UNREADABLE
+    signed = signed_to(
+        parties.mixer_key.public.sealing,
+        flag + inner,
+        signing_key=parties.clients[0],
+        info=bound(parties, envelopes._LAYER),
+    )
+    assert refusal(opener(parties), signed) is Refusal.UNREADABLE
 
 
 def test_an_enrolled_client_cannot_sign_a_ticket_of_another_length(parties: Parties) -> None:
@@ -147,15 +155,9 @@ def test_an_enrolled_client_cannot_sign_a_ticket_of_another_length(parties: Part
     own, signer = parties.mixer_key.public.sealing, parties.clients[0]
     keys = (public_key_bytes(SealingKey.generate()), own)
     second = opener(parties, mixer_keys=keys)
-    signed = bound(parties, envelopes._SIGNED_TICKET, keys=keys, position=1)
+    info = bound(parties, envelopes._TICKET, keys=keys, position=1)
     for marks, good in ((1, True), (0, False), (2, False)):
-        masked = bytes(envelopes.MARK_BYTES * marks)
-        text = public_key_bytes(signer) + signer.sign(signed + masked) + masked
-        ticket = suite._SUITE.encrypt(
-            text,
-            X25519PublicKey.from_public_bytes(own),
-            info=bound(parties, envelopes._TICKET, keys=keys, position=1),
-        )
+        ticket = signed_to(own, bytes(envelopes.MARK_BYTES * marks), signing_key=signer, info=info)
         if good:
             assert second.open_ticket(ticket).signer == public_key_bytes(signer)
             continue
