@@ -117,20 +117,20 @@ def test_a_question_that_nobody_waits_for_any_more_is_ended_and_a_crash_is_told(
         answer = processes.lines(SMALL)
         assert expected(20) in json.loads(await anext(answer))["html"]
         await answer.aclose()  # its process waits for the next question
-        (worker,) = processes._workers
-        worker.process.send_signal(signal.SIGSTOP)  # no question is so slow on every machine
+        (process,) = processes._processes
+        process.send_signal(signal.SIGSTOP)  # no question is so slow on every machine
         hopeless = asyncio.ensure_future(anext(processes.lines(SMALL)))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(hopeless, 1.0)
-        assert await asyncio.wait_for(worker.process.wait(), PATIENCE) != 0
+        assert await asyncio.wait_for(process.wait(), PATIENCE) != 0
 
         answer = processes.lines({"delta": "2"})
         assert json.loads(await anext(answer))["field"] == "delta"
-        (worker,) = processes._workers
-        worker.process.kill()
+        (process,) = processes._processes
+        process.kill()
         assert "ended by itself" in json.loads(await anext(answer))["html"]
         assert [each async for each in answer] == []
-        assert processes._workers == []
-        await worker.process.wait()
+        await process.wait()
+        assert not processes._processes
 
     asyncio.run(ask())

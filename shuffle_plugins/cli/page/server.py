@@ -124,25 +124,6 @@ async def _with_workers(app: Starlette) -> AsyncIterator[None]:
 # -- processes that compute answers, so that one that nobody waits for can be ended -------------------------
 
 
-class _Worker:
-    """A process, and the line that it still owes if somebody gave up waiting for it."""
-
-    def __init__(self, process: Process) -> None:
-        self.process = process
-        self.idle = False
-        self.owed: asyncio.Future[bytes] | None = None
-
-    async def ask(self, message: Mapping[str, Any]) -> bytes:
-        """Send a line, and return the line that answers it; empty if the process has ended."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(message).encode() + b"\n")
-        self.owed = asyncio.ensure_future(self.process.stdout.readline())
-        found = await asyncio.shield(self.owed)
-        self.owed = None
-        return found
-
-
 class Workers:
     """A few processes, started when they are needed and kept for what they have computed.
 
@@ -152,95 +133,81 @@ class Workers:
 
     def __init__(self, *, grace: float = 3.0) -> None:
         self._grace = grace
-        self._workers: list[_Worker] = []
-        self._settling: dict[_Worker, asyncio.Task[None]] = {}
+        self._processes: set[Process] = set()
+        self._idle: list[Process] = []
+        self._room = asyncio.Semaphore(3)  # each process takes some 150 MB
         self._starting = asyncio.Lock()
-        self._freed = asyncio.Event()
+        self._given_back: set[asyncio.Task[None]] = set()
 
     async def lines(self, query: Mapping[str, str]) -> AsyncIterator[str]:
         """The parts of an answer as lines of JSON. Nothing more is computed once this is closed."""
-        worker = await self._take()
-        message: dict[str, Any] = {"query": dict(query)}
+        async with self._starting:
+            process = await self._take()
+        line = asyncio.ensure_future(_answer_of(process, {"query": dict(query)}))
         try:
-            while (line := await worker.ask(message)) != NO_MORE.encode():
-                if not line:
-                    self._end(worker)
+            while (found := await asyncio.shield(line)) != NO_MORE.encode():
+                if not found:
                     yield rendering.refused_part(
                         "the computation ended by itself, perhaps for lack of memory: try smaller numbers, "
                         "and see what was printed where shuffle-plugins app was started"
                     ).line()
                     return
-                yield line.decode()
-                message = {}
+                yield found.decode()
+                line = asyncio.ensure_future(_answer_of(process, {}))
         finally:
-            self._give_back(worker)
+            given_back = asyncio.ensure_future(self._give_back(process, line))
+            self._given_back.add(given_back)
+            given_back.add_done_callback(self._given_back.discard)
 
     async def warm(self) -> None:
         """Start a process, and have it load what answers need, before somebody asks."""
         async with self._starting:  # a question that comes meanwhile waits for this process
-            worker = await self._start()
-            await worker.ask({"query": {"population": "100", "cohort": "10", "rounds": "1"}})
-        self._give_back(worker)
+            process = await self._take()
+            asked = {"query": {"population": "100", "cohort": "10", "rounds": "1"}}
+            found = asyncio.ensure_future(_answer_of(process, asked))
+            await asyncio.wait([found])
+            await self._give_back(process, found)
 
     def close(self) -> None:
         """End all processes that compute answers, also those at work."""
-        for worker in tuple(self._workers):
-            self._end(worker)
+        for process in self._processes:
+            with suppress(ProcessLookupError):
+                process.kill()
 
-    async def _take(self) -> _Worker:
-        async with self._starting:
-            while True:
-                for worker in self._workers:
-                    if worker.idle:
-                        worker.idle = False
-                        return worker
-                if len(self._workers) < 3:  # each takes some 150 MB
-                    return await self._start()
-                if self._settling:
-                    self._end(next(iter(self._settling)))
-                else:
-                    self._freed.clear()
-                    await self._freed.wait()
-
-    async def _start(self) -> _Worker:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "shuffle_plugins.cli.page.rendering"),
-            stdin=PIPE,
-            stdout=PIPE,
-            limit=1 << 22,
-            start_new_session=True,  # Ctrl-C is for the server, which ends its processes
-        )
-        self._workers.append(_Worker(process))
-        return self._workers[-1]
-
-    def _give_back(self, worker: _Worker) -> None:
-        """Keep a process for the next answer, or see whether it can be kept."""
-        if worker not in self._workers:
-            return
-        if worker.owed is None:
-            worker.idle = True
-            self._freed.set()
-        else:
-            self._settling[worker] = asyncio.ensure_future(self._settle(worker, worker.owed))
-
-    async def _settle(self, worker: _Worker, owed: asyncio.Future[bytes]) -> None:
+    async def _take(self) -> Process:
+        await self._room.acquire()
+        if self._idle:
+            return self._idle.pop()
         try:
-            ended = not await asyncio.wait_for(owed, self._grace)
-        except TimeoutError:
-            ended = True
-        self._settling.pop(worker, None)
-        if ended:
-            self._end(worker)
-        else:
-            worker.owed, worker.idle = None, True
-            self._freed.set()
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "shuffle_plugins.cli.page.rendering"),
+                stdin=PIPE,
+                stdout=PIPE,
+                limit=1 << 22,
+                start_new_session=True,  # Ctrl-C is for the server, which ends its processes
+            )
+        except BaseException:  # who asked may be gone already
+            self._room.release()
+            raise
+        self._processes.add(process)
+        return process
 
-    def _end(self, worker: _Worker) -> None:
-        task = self._settling.pop(worker, None)
-        if task is not None:
-            task.cancel()
-        if worker in self._workers:
-            self._workers.remove(worker)
-        with suppress(ProcessLookupError):
-            worker.process.kill()
-        self._freed.set()
+    async def _give_back(self, process: Process, owed: asyncio.Future[bytes]) -> None:
+        """Keep a process for the next answer if it gives the line that it still owes in time."""
+        if not owed.done():
+            await asyncio.wait([owed], timeout=self._grace)
+        if owed.done() and owed.result():
+            self._idle.append(process)
+        else:
+            self._processes.discard(process)
+            with suppress(ProcessLookupError):
+                process.kill()
+        self._room.release()
+
+
+async def _answer_of(process: Process, message: Mapping[str, Any]) -> bytes:
+    """Send a line to a process, and return the line that answers it; empty if the process has ended."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps(message).encode() + b"\n")
+    return await process.stdout.readline()
