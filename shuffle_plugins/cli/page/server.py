@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
-import sys
 import webbrowser
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
-import anyio.to_thread
 import uvicorn
+from anyio import BrokenWorkerProcess, CapacityLimiter, to_process, to_thread
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -26,7 +23,6 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from shuffle_plugins.cli.page import rendering
-from shuffle_plugins.cli.page.rendering import NO_MORE
 
 _LOOPBACK = "127.0.0.1"
 _HEADERS = {
@@ -55,7 +51,7 @@ def application() -> Starlette:
             Middleware(TrustedHostMiddleware, allowed_hosts=[_LOOPBACK, "localhost"], www_redirect=False),
             Middleware(BaseHTTPMiddleware, dispatch=_guarded),
         ],
-        lifespan=_with_workers,
+        lifespan=_with_processes,
     )
 
 
@@ -102,112 +98,50 @@ async def _guarded(request: Request, call_next: Callable[[Request], Awaitable[Re
 
 
 async def _page(request: Request) -> Response:
-    return HTMLResponse(await anyio.to_thread.run_sync(rendering.page, dict(request.query_params)))
+    return HTMLResponse(await to_thread.run_sync(rendering.page, dict(request.query_params)))
 
 
 async def _answer(request: Request) -> Response:
-    lines = request.app.state.workers.lines(dict(request.query_params))
+    lines = answer_lines(dict(request.query_params), processes=request.app.state.processes)
     return StreamingResponse(lines, media_type="application/x-ndjson")
 
 
 @asynccontextmanager
-async def _with_workers(app: Starlette) -> AsyncIterator[None]:
-    app.state.workers = Workers()
-    warming = asyncio.ensure_future(app.state.workers.warm())
-    try:
-        yield
-    finally:
-        warming.cancel()
-        app.state.workers.close()
+async def _with_processes(app: Starlette) -> AsyncIterator[None]:
+    """A few processes compute answers; what comes at first waits for the one that loads what they need."""
+    processes = app.state.processes = CapacityLimiter(1)
+
+    async def load() -> None:
+        await anext(answer_lines({"population": "100", "cohort": "10"}, processes=processes))
+        processes.total_tokens = 3  # each takes some 150 MB
+
+    loading = asyncio.ensure_future(load())
+    yield
+    loading.cancel()
 
 
-# -- processes that compute answers, so that one that nobody waits for can be ended -------------------------
+async def answer_lines(
+    query: dict[str, str], *, processes: CapacityLimiter, grace: float = 3.0
+) -> AsyncIterator[str]:
+    """The parts of an answer as lines of JSON, from processes that are kept for what they have computed.
 
-
-class Workers:
-    """A few processes, started when they are needed and kept for what they have computed.
-
-    Most parts of an answer take a tenth of a second, those of some settings minutes: a thread could not be
-    stopped. A part that nobody wants any more may take ``grace`` seconds, then its process is ended.
+    Most parts take a tenth of a second, those of some settings minutes: a thread could not be stopped. Once
+    this is closed nothing more is computed: a part that is under way may take ``grace`` seconds, then its
+    process is ended.
     """
-
-    def __init__(self, *, grace: float = 3.0) -> None:
-        self._grace = grace
-        self._processes: set[Process] = set()
-        self._idle: list[Process] = []
-        self._room = asyncio.Semaphore(3)  # each process takes some 150 MB
-        self._starting = asyncio.Lock()
-        self._given_back: set[asyncio.Task[None]] = set()
-
-    async def lines(self, query: Mapping[str, str]) -> AsyncIterator[str]:
-        """The parts of an answer as lines of JSON. Nothing more is computed once this is closed."""
-        async with self._starting:
-            process = await self._take()
-        line = asyncio.ensure_future(_answer_of(process, {"query": dict(query)}))
+    for place in count():
+        part = asyncio.ensure_future(
+            to_process.run_sync(rendering.line, query, place, cancellable=True, limiter=processes)
+        )
         try:
-            while (found := await asyncio.shield(line)) != NO_MORE.encode():
-                if not found:
-                    yield rendering.refused_part(
-                        "the computation ended by itself, perhaps for lack of memory: try smaller numbers, "
-                        "and see what was printed where shuffle-plugins app was started"
-                    ).line()
-                    return
-                yield found.decode()
-                line = asyncio.ensure_future(_answer_of(process, {}))
-        finally:
-            given_back = asyncio.ensure_future(self._give_back(process, line))
-            self._given_back.add(given_back)
-            given_back.add_done_callback(self._given_back.discard)
-
-    async def warm(self) -> None:
-        """Start a process, and have it load what answers need, before somebody asks."""
-        async with self._starting:  # a question that comes meanwhile waits for this process
-            process = await self._take()
-            asked = {"query": {"population": "100", "cohort": "10", "rounds": "1"}}
-            found = asyncio.ensure_future(_answer_of(process, asked))
-            await asyncio.wait([found])
-            await self._give_back(process, found)
-
-    def close(self) -> None:
-        """End all processes that compute answers, also those at work."""
-        for process in self._processes:
-            with suppress(ProcessLookupError):
-                process.kill()
-
-    async def _take(self) -> Process:
-        await self._room.acquire()
-        if self._idle:
-            return self._idle.pop()
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "shuffle_plugins.cli.page.rendering"),
-                stdin=PIPE,
-                stdout=PIPE,
-                limit=1 << 22,
-                start_new_session=True,  # Ctrl-C is for the server, which ends its processes
-            )
-        except BaseException:  # who asked may be gone already
-            self._room.release()
+            line = await asyncio.shield(part)
+        except asyncio.CancelledError:
+            asyncio.get_running_loop().call_later(grace, part.cancel)
             raise
-        self._processes.add(process)
-        return process
-
-    async def _give_back(self, process: Process, owed: asyncio.Future[bytes]) -> None:
-        """Keep a process for the next answer if it gives the line that it still owes in time."""
-        if not owed.done():
-            await asyncio.wait([owed], timeout=self._grace)
-        if owed.done() and owed.result():
-            self._idle.append(process)
-        else:
-            self._processes.discard(process)
-            with suppress(ProcessLookupError):
-                process.kill()
-        self._room.release()
-
-
-async def _answer_of(process: Process, message: Mapping[str, Any]) -> bytes:
-    """Send a line to a process, and return the line that answers it; empty if the process has ended."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(json.dumps(message).encode() + b"\n")
-    return await process.stdout.readline()
+        except BrokenWorkerProcess:
+            said = "the computation ended by itself, perhaps for lack of memory: try smaller numbers"
+            yield rendering.refused_part(said).line()
+            return
+        if line is None:
+            return
+        yield line
