@@ -228,18 +228,6 @@ def test_a_kill_over_counts_and_never_under_counts(path: Path, statement: str, c
         assert ledger.spent().reports == charged + 1
 
 
-def test_other_files_are_refused(path: Path, tmp_path: Path) -> None:
-    BudgetLedger(path, model="m").close()
-    with pytest.raises(LedgerError, match="not a client's ledger"):
-        ClientLedger(path)
-    text = tmp_path / "text"
-    text.write_text("x" * 2000)
-    with pytest.raises(LedgerError, match="client's ledger"):
-        ClientLedger(text)
-    with pytest.raises(FileNotFoundError):
-        ClientLedger(tmp_path / "nowhere" / "client")
-
-
 def test_a_full_or_read_only_disk_is_an_error_before_the_report(path: Path) -> None:
     ledger = ClientLedger(path)
     ledger._connection.execute("PRAGMA query_only = ON")
