@@ -291,12 +291,13 @@ class Mixer(BatchService):
         def opened(item: bytes) -> tuple[bytes, tuple[Opened, Opened | None]]:
             """The signer, the ticket, which at the first mixer is the layer, and the layer if it opens."""
             if request.position == 0:
-                layer = opener.open(item)
-                return layer.signer, (layer, layer)
-            ticket, layer_of_anybody = opener.open_ticket(item[split:]), None
+                named = opener.open(item)
+                return named.signer, (named, named)
+            ticket = opener.open_ticket(item[split:])
+            layer: Opened | None = None
             with suppress(BatchRefused):  # its place in the batch says nothing about whose it is
-                layer_of_anybody = opener.open(item[:split])
-            return ticket.signer, (ticket, layer_of_anybody)
+                layer = opener.open(item[:split])
+            return ticket.signer, (ticket, layer)
 
         further = len(request.mixers) - 1 - request.position  # mixers after this one
         masks, answered, real, whole, unbalanced = [0] * further, 0, 0, True, -request.earlier_masks

@@ -16,7 +16,8 @@ from shuffle_plugins.core.database import Database, StrPath
 from shuffle_plugins.shuffler.keys import KEY_BYTES, ServiceKey, ServicePublicKey, check_key
 from shuffle_plugins.shuffler.shuffler import BatchRefused, Refusal, ShuffleError
 
-_Item, _Content = TypeVar("_Item"), TypeVar("_Content")
+_Item = TypeVar("_Item")
+_Content = TypeVar("_Content")
 
 CHALLENGE_BYTES = 32
 """Bytes of the random challenge, used once, to which a mixer answers who it is."""
