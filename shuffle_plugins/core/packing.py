@@ -39,18 +39,6 @@ def pack_bits(values: Tensor, bits: int) -> Tensor:
     return pack_rows(values.reshape(1, -1), bits)[0]
 
 
-def unpack_bits(data: Tensor, bits: int, count: int) -> Tensor:
-    """The values that :func:`pack_bits` packed, (count,), in the smallest of uint8, int32 and int64."""
-    checks.whole("bits", bits, at_least=0, at_most=MAX_BITS)
-    checks.whole("number of values", count, at_least=0)
-    length = (count * bits + 7) // 8
-    if data.dtype != torch.uint8 or data.shape != (length,):
-        raise ValueError(
-            f"{count} values of {bits} bits take uint8 ({length},), got {data.dtype} {tuple(data.shape)}"
-        )
-    return unpack_rows(data.reshape(1, -1), bits, count)[0]
-
-
 def pack_rows(values: Tensor, bits: int) -> Tensor:
     """Each row of (rows, width) packed to whole bytes of its own, uint8 (rows, bytes). Checks nothing."""
     rows, width = values.shape
