@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from accounted import accounted
 from command_line import CommandLine
-from ledger_rounds import drawn, people
+from ledger_rounds import charge, drawn, people
 
 from shuffle_plugins.accounting import FederatedAccountant, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ClientLimits, read_client_budget
+from shuffle_plugins.ledger import BudgetLedger, ClientLedger, read_client_budget
 from shuffle_plugins.ledger.client import written
 
 QUESTION = ["-n", "2000", "-k", "200", "-e", "1", "-t", "20", "-d", "1e-5"]
@@ -90,17 +90,8 @@ def test_a_clients_ledger(run: CommandLine, tmp_path: Path) -> None:
     )
     with ClientLedger(path) as ledger:
         assert run.json(str(path))["num_rounds"] == 0
-        for index, shuffled in enumerate((promised, promised, None)):
-            ledger.charge(
-                run="run",
-                token=bytes([index]) * 16,
-                server_round=index,
-                mechanism="privunit",
-                local_epsilon=1.0,
-                local_delta=0.0,
-                limits=ClientLimits(),
-                shuffled=shuffled,
-            )
+        for shuffled in (promised, promised, None):
+            charge(ledger, local_epsilon=1.0, local_delta=0.0, shuffled=shuffled)
         found = run.json(str(path), "--target-epsilon", "1")
         server, local = found["guarantees"]
         total = read_client_budget(path, delta=1e-5).total
