@@ -32,7 +32,7 @@ keys_command = typer.Typer(
 @keys_command.command("aggregator")
 @keys_command.command("mixer")
 def _service(file: _NewFile, state: _StateOption = None) -> None:
-    """Write a mixer's or an aggregator's keys to a new FILE, its spent rounds to another; print the public key.
+    """Write a mixer's or an aggregator's keys to a new FILE, its spent rounds to another; print what to pin.
 
     Clients and the server pin the public key. The two files belong together; give no node the keys of
     another.
