@@ -25,7 +25,7 @@ from shuffle_plugins.accounting import (
     ShuffleAccountant,
 )
 from shuffle_plugins.accounting.accountant import check_none_forgotten
-from shuffle_plugins.accounting.rounds.sums import delta_of_gaussian, epsilon_of_gaussian
+from shuffle_plugins.accounting.pairs.noise import delta_of_gaussian, epsilon_of_gaussian
 from shuffle_plugins.core import checks
 
 _BACKEND, _SCHEMA = "certified-pld", 1

@@ -25,9 +25,9 @@ from shuffle_plugins.accounting import (
 from shuffle_plugins.accounting.federated.rounds import (
     RecordedRound,
     RoundKind,
-    as_tuples,
     distinct_participants,
 )
+from shuffle_plugins.accounting.rounds.round import as_tuples
 from shuffle_plugins.accounting.statement import Guarantee, StatedTarget
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.database import Database, StrPath

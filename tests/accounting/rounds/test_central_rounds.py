@@ -20,7 +20,7 @@ from shuffle_plugins.accounting import (
     ShuffleAccountant,
     ShuffleRound,
 )
-from shuffle_plugins.accounting.rounds.sums import delta_of_gaussian, epsilon_of_gaussian
+from shuffle_plugins.accounting.pairs.noise import delta_of_gaussian, epsilon_of_gaussian
 
 ADD, REPLACE = NeighbouringRelation.ADD_OR_REMOVE_ONE, NeighbouringRelation.REPLACE_ONE
 DRAWN, POISSON, FULL = Sampling.WITHOUT_REPLACEMENT, Sampling.POISSON, Sampling.FULL
