@@ -52,7 +52,7 @@ from shuffle_plugins.ledger import BudgetLedger, ClientLedger
 from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.protocols import VectorSum, WindowedSum
 from shuffle_plugins.secure_aggregation import Aggregator, RoundVerifier
-from shuffle_plugins.secure_aggregation.aggregator import KeptSums, VerifyingAggregator
+from shuffle_plugins.secure_aggregation.aggregator import KeptSums
 from shuffle_plugins.shuffler import SpentTokens
 
 DIM = 12
@@ -109,9 +109,9 @@ POINTS: dict[str, Point] = {
     "the server begins to verify": Point("v", RoundVerifier, "start"),
     "an aggregator checks envelopes": Point("sw", Aggregator, "check"),
     "a service node spends the round": Point("msvw", SpentTokens, "spend"),
-    "an aggregator checks proofs": Point("v", VerifyingAggregator, "verify"),
+    "an aggregator checks proofs": Point("v", Aggregator, "verify"),
     "the server decides on a proof": Point("v", RoundVerifier, "decide"),
-    "an aggregator has its verified sum": Point("v", VerifyingAggregator, "add_verified"),
+    "an aggregator has its verified sum": Point("v", Aggregator, "add_verified"),
     "an aggregator answers": Point("svw", nodes, "_aggregated"),
     "an aggregator looks whether a window is the next": Point("w", KeptSums, "check"),
     "an aggregator keeps a sum": Point("w", KeptSums, "advance"),

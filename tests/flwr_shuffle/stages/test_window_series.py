@@ -32,7 +32,7 @@ from test_shared_sum import tampered
 
 from shuffle_plugins.mechanisms import SumSpec
 from shuffle_plugins.protocols import WindowedSum, Windows, WindowSolver
-from shuffle_plugins.secure_aggregation.aggregator import Aggregator, VerifyingAggregator
+from shuffle_plugins.secure_aggregation.aggregator import Aggregator
 from shuffle_plugins.secure_aggregation.prio3.field import FIELD64
 from shuffle_plugins.shuffler import Refusal
 
@@ -367,14 +367,14 @@ def test_with_proofs_a_window_beyond_what_its_clients_can_have_is_refused(
     run = WindowRun(folder=tmp_path, aggregators=1)
     run.stage = run.new_stage(verified=True)
     assert run.round().total is not None
-    honest = VerifyingAggregator.add_verified
+    honest = Aggregator.add_verified
 
-    def lying(self: VerifyingAggregator, *args: Any, **kwargs: Any) -> bytes:
+    def lying(self: Aggregator, *args: Any, **kwargs: Any) -> bytes:
         window = np.frombuffer(honest(self, *args, **kwargs), np.uint64).copy()
         window[0] = (int(window[0]) + most + 1) % FIELD64.modulus
         return window.tobytes()
 
-    monkeypatch.setattr(VerifyingAggregator, "add_verified", lying)
+    monkeypatch.setattr(Aggregator, "add_verified", lying)
     series = run.stage.series
     assert series is not None
     most = series.largest(GROUP)
