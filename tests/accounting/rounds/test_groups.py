@@ -76,7 +76,13 @@ def datasets(counts: tuple[int, ...], own: int, records: int) -> Iterator[list[i
         yield [row for rows in held for row in rows]
 
 
-SAMPLINGS = [{}, {"cohort": 2, "sampling": "without-replacement"}, {"cohort": 1.2, "sampling": "poisson"}]
+SAMPLINGS = [
+    {},
+    {"cohort": 2, "sampling": "without-replacement"},
+    {"cohort": 1.2, "sampling": "poisson"},
+    {"cohort": 2, "sampling": "epoch"},
+    {"cohort": 1.2, "sampling": "check-in"},
+]
 
 
 @first_fast(
@@ -87,6 +93,8 @@ SAMPLINGS = [{}, {"cohort": 2, "sampling": "without-replacement"}, {"cohort": 1.
         ("binary-rr", 2, (1, 5)),
         ("binary-rr", 2, (4, 1)),
         ("binary-rr", 2, (3, 3)),
+        ("binary-rr", 2, (1, 2, 2)),
+        ("k-rr", 3, (1, 1, 2)),
         ("k-rr", 3, (2, 2)),
         ("k-rr", 3, (1, 3)),
         ("hadamard-response", 3, (2, 2)),
@@ -98,14 +106,16 @@ def test_no_dataset_of_few_clients_tells_more(
     mechanism: str, records: int, counts: tuple[int, ...], sampling: dict[str, object]
 ) -> None:
     """Every dataset of the others, every pair of records, both groups; and both ends of δ(ε)."""
-    rows = np.vstack([channel(mechanism, level, records) for level in LEVELS])
-    drawn: dict[str, float] = {}
-    if sampling:
-        size = float(str(sampling["cohort"]))
-        drawn = {"rate": size / sum(counts)} if sampling["sampling"] == "poisson" else {"cohort": int(size)}
+    levels = (QUIET, 1.4, LOUD) if len(counts) == 3 else LEVELS
+    rows = np.vstack([channel(mechanism, level, records) for level in levels])
+    drawn = {
+        "without-replacement": {"cohort": 2},
+        "poisson": {"rate": 1.2 / sum(counts)},
+        "epoch": {"cohort": sum(counts) // 2 * 2},  # those of an epoch's full batches, put together
+    }.get(str(sampling.get("sampling")), {})
     dim = 1 if mechanism == "binary-rr" else records
-    for own, each in enumerate(groups_of(counts, mechanism=mechanism, dim=dim, **sampling)):
-        epsilons = np.linspace(0.0, 0.98 * LEVELS[own], 7)
+    for own, each in enumerate(groups_of(counts, levels=levels, mechanism=mechanism, dim=dim, **sampling)):
+        epsilons = np.linspace(0.0, 0.98 * levels[own], 7)
         worst = np.zeros(len(epsilons))
         for others in datasets(counts, own, records):
             ends = [own * records + z for z in range(records)]
