@@ -31,7 +31,7 @@ from shuffle_plugins.accounting.numerics.counts import (
 from shuffle_plugins.accounting.numerics.sums import Floats
 from shuffle_plugins.accounting.pairs.groups import GroupsPair, OtherClients, shared_atoms, sign_types
 from shuffle_plugins.accounting.pairs.others import others_losses
-from shuffle_plugins.accounting.pairs.reports import Blanket, information
+from shuffle_plugins.accounting.pairs.reports import Blanket
 from shuffle_plugins.accounting.rounds.round import (
     Round,
     ShuffleRound,
@@ -51,7 +51,6 @@ ONE_ENCODING = ONE_BIT | {"hadamard-response", "k-rr"}
 
 _CHOICE = "who is in which group does not follow from the data"
 _LOUDEST = 30.0  # ε0, up to which sums of likelihoods keep their digits
-_MOST_TYPED = 3  # groups whose own records are used: each doubles the time
 _MOST_COUNTED = 1 << 22  # clients up to which a lower bound lists counts, …
 _MOST_DRAWN = 1 << 36  # … and times the reports that are drawn of them
 
@@ -203,7 +202,7 @@ class GroupsRound(Round):
         return reduce(tighter, laws)
 
     def _pairs(self) -> list[GroupsPair]:
-        """Pairs that dominate: of what all reports have in common, and of what one group's bits hide."""
+        """Pairs that dominate: of what all reports have in common, and of all that bits hide."""
         others = [(level, count) for level, count in self._others() if count]
         clones = [OtherClients(count=count, common=self._common(level)) for level, count in others]
         plain = GroupsPair(
@@ -217,23 +216,11 @@ class GroupsRound(Round):
         )
         if self.mechanism not in ONE_BIT or not self.channel_fixed or self.spans_batches:
             return [plain]
-        typed = [
+        typed = (
             replace(each, types=sign_types(self.local_epsilon, level))
             for each, (level, _) in zip(clones, others, strict=True)
-        ]
-        spread = information(plain.shared)
-        gains = [
-            one.variance(spread) - other.variance(spread) for one, other in zip(clones, typed, strict=True)
-        ]
-        order = sorted(range(len(typed)), key=lambda i: -gains[i])
-        # 0.002: of the variance, for which it is worth the time
-        worth = 0.002 * sum(each.variance(spread) for each in clones)
-        taken = [i for i in order[:_MOST_TYPED] if gains[i] > worth]
-        if not taken:
-            return [plain]
-        mixed = replace(
-            plain, others=(*(typed[i] for i in taken), *(clones[i] for i in order if i not in taken))
         )
+        mixed = replace(plain, others=tuple(typed))
         return [mixed] if plain.slots < plain.population else [plain, mixed]
 
     def _others(self) -> list[tuple[float, int]]:
