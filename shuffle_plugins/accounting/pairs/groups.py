@@ -1,7 +1,8 @@
 r"""Pairs of rounds in one encoding whose groups of clients have an ε0 each.
 
 Reports of all groups look alike: there is one density w with :math:`θ_g w ≤ R^{(g)}_z` for every group g and
-record z. Proofs: ``docs/proofs/accounting.md``, section 3e.
+record z. ``common`` is θ_g; u is the random number of :mod:`shuffle_plugins.accounting.pairs.others`. Proofs:
+``docs/proofs/accounting.md``, section 3e.
 """
 
 from __future__ import annotations
