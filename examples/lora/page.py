@@ -51,7 +51,7 @@ def size(count: float) -> str:
     """A number of bytes."""
     return (
         f"{count / 1e6:.1f} MB"
-        if count >= 1e5
+        if count >= 1e6
         else f"{count / 1e3:.1f} kB"
         if count >= 1e3
         else f"{count:.0f} bytes"
@@ -68,6 +68,7 @@ def text(runs: Runs) -> Iterable[str]:
     assert all(each["settings"] == of for each in [*runs, *others]), "the runs have different settings"
     trials = json.loads(TRIALS.read_text())
     seconds = statistics.mean(each["processor_seconds"] for each in runs)
+    gains = [100 * (each["accuracy"] - each["accuracy_of_head"]) for each in runs if each["arm"] == "sum"]
     drawn = (of["cohort"] * of["steps"] + of["head_cohort"] * of["head_steps"]) / PHRASES
     yield f"""\
 # Fine-tuning a language model
@@ -95,9 +96,10 @@ no number of runs is given, and — for runs that were not made.
         yield f"| — its head alone, before the adapters | {alone} | |"
     yield f"""
 *Without noise*, clipped in the same way: {found(runs, "none", None)}, its head alone
-{head_alone(runs, "none", None)}. The head alone has cost {of["head_share"]:g} of the run's ε. What a
-client sends is the mean over a whole run, in which a phrase is drawn {drawn:.1f} times; with a trusted server
-that is whole gradients.
+{head_alone(runs, "none", None)}. The head alone has cost {of["head_share"]:g} of the run's ε; with sums the
+adapters add {min(gains):.1f} to {max(gains):.1f} points to it, which one run each cannot tell from chance. What
+a client sends is the mean over a whole run, in which a phrase is drawn {drawn:.1f} times; with a trusted
+server that is whole gradients.
 """
     for level, goal in GOALS.items():
         yield f"- Aim at ε = {level:g}: {goal:g} % by sums; found {found(runs, 'sum', level)}."
