@@ -97,8 +97,8 @@ no number of runs is given, and — for runs that were not made.
     yield f"""
 *Without noise*, clipped in the same way: {found(runs, "none", None)}, its head alone
 {head_alone(runs, "none", None)}. The head alone has cost {of["head_share"]:g} of the run's ε; with sums the
-adapters add {min(gains):.1f} to {max(gains):.1f} points to it, which one run each cannot tell from chance. What
-a client sends is the mean over a whole run, in which a phrase is drawn {drawn:.1f} times; with a trusted
+adapters add {min(gains):.1f} to {max(gains):.1f} points to it, which one run each cannot tell from chance.
+What a client sends is the mean over a whole run, in which a phrase is drawn {drawn:.1f} times; with a trusted
 server that is whole gradients.
 """
     for level, goal in GOALS.items():
