@@ -23,13 +23,11 @@ from scipy import special
 from typing_extensions import override
 
 from shuffle_plugins.accounting import (
-    Adversary,
     Atoms,
     Blanket,
     Floats,
     GaussianReportsRound,
     InformationBound,
-    Sampling,
     ShuffleRound,
 )
 from shuffle_plugins.accounting.numerics.search import narrowed, zero_between
@@ -373,15 +371,9 @@ class ApproximateNoise(GridNoise):
         law = gaussian_blanket(sigma=self._sigma_per_radius(), radius=1.0)
         return replace(law, instances=(self._instance(),))
 
-    def round(
-        self,
-        *,
-        population: int,
-        cohort: float,
-        sampling: Sampling = Sampling.WITHOUT_REPLACEMENT,
-        adversary: Adversary = Adversary.MODEL_OBSERVER,
-    ) -> ShuffleRound:
-        """A round of this mechanism: its noise; at dim 1 its blanket, too, whose cut is the round's ε0."""
+    @override
+    def _round(self, **who: Any) -> ShuffleRound:
+        # At dim 1 its blanket, too, whose cut is the round's ε0.
         reports: dict[str, Any] = {"local_epsilon": self.local_epsilon, "local_delta": self.local_delta}
         if self.dim == 1:
             try:
@@ -391,10 +383,7 @@ class ApproximateNoise(GridNoise):
                 pass
         return GaussianReportsRound(
             **reports,
-            population=population,
-            cohort=cohort,
-            sampling=sampling,
-            adversary=adversary,
+            **who,
             radius=self._radius_per_sigma(),
             attained=self._attained_per_sigma(),
             channel_fixed=True,

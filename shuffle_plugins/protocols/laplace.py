@@ -17,7 +17,7 @@ from scipy import signal, stats
 from torch import Tensor
 from typing_extensions import override
 
-from shuffle_plugins.accounting import Floats, LaplaceRound, PrivacyTarget
+from shuffle_plugins.accounting import Floats, LaplaceRound
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.checks import Dim, Positive, Radius
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivateSum
@@ -32,7 +32,7 @@ from shuffle_plugins.protocols.lattices import (
     OneHot,
     OneNorm,
 )
-from shuffle_plugins.protocols.sums import HistogramProtocol, LatticeSum
+from shuffle_plugins.protocols.sums import HistogramProtocol, LatticeSum, WantedNoise
 from shuffle_plugins.randomness.sources import Randomness, secure
 
 _RARE_BITS = 64  # −log2 of the probability that any client's share of any coordinate is out of range
@@ -62,22 +62,14 @@ class LaplaceSum(LatticeSum[LaplaceRound]):
     @override
     @classmethod
     def _of_noise(
-        cls,
-        noise_multiplier: float,
-        *,
-        cohort: int,
-        honest: int,
-        target: PrivacyTarget | None,
-        overhead: float = 0.02,
-        levels: int | None = None,
-        **data: Any,
+        cls, wanted: WantedNoise, *, overhead: float = 0.02, levels: int | None = None, **data: Any
     ) -> dict[str, Any]:
         checks.number("overhead", overhead, above=0, at_most=1)
         unit: Lattice = cls.lattice_type(levels=1, **data)
         # A variance of 2/rate² is that of a Gaussian of this multiplier of half the ℓ2 diameter.
-        noise_epsilon = unit.l1_sensitivity * 2 * math.sqrt(2) / (noise_multiplier * unit.diameter)
+        noise_epsilon = unit.l1_sensitivity * 2 * math.sqrt(2) / (wanted.noise_multiplier * unit.diameter)
         if levels is None:
-            rounding = cohort * unit.rounding_variance / (2 * overhead)
+            rounding = wanted.cohort * unit.rounding_variance / (2 * overhead)
             levels = max(1, math.ceil(noise_epsilon / unit.l1_sensitivity * math.sqrt(rounding)))
         return {"levels": levels, "noise_epsilon": noise_epsilon, **data}
 

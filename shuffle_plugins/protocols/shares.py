@@ -18,12 +18,18 @@ from scipy.special import gammaln
 from torch import Tensor
 from typing_extensions import override
 
-from shuffle_plugins.accounting import Floats, LaplaceRound, PrivacyTarget, Sampling
+from shuffle_plugins.accounting import Floats, LaplaceRound, Sampling
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.checks import Positive, Radius, whole_number
 from shuffle_plugins.protocols.draws import PolyaNoise
 from shuffle_plugins.protocols.lattices import Interval
-from shuffle_plugins.protocols.sums import LatticeSum, Participants, TargetUnreachable, unreachable
+from shuffle_plugins.protocols.sums import (
+    LatticeSum,
+    Participants,
+    TargetUnreachable,
+    WantedNoise,
+    unreachable,
+)
 from shuffle_plugins.randomness.sources import Randomness, secure
 
 FEWEST_SHARES, MOST_SHARES = 3, 64
@@ -69,16 +75,8 @@ class SplitSum(LatticeSum[LaplaceRound]):
 
     @override
     @classmethod
-    def _of_noise(
-        cls,
-        noise_multiplier: float,
-        *,
-        cohort: int,
-        honest: int,
-        target: PrivacyTarget | None,
-        overhead: float = 0.02,
-        **data: Any,
-    ) -> dict[str, Any]:
+    def _of_noise(cls, wanted: WantedNoise, *, overhead: float = 0.02, **data: Any) -> dict[str, Any]:
+        noise_multiplier, cohort, honest, target = wanted
         checks.number("overhead", overhead, above=0, at_most=1)
         if target is None:
             raise ValueError("the fewest shares follow from a target: use SplitSum.calibrated")
