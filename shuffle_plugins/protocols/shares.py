@@ -67,7 +67,7 @@ class SplitSum(SharedLaplace):
 
     @override
     @classmethod
-    def _of_noise(cls, wanted: WantedNoise, **data: Any) -> dict[str, Any]:  # type: ignore[override]
+    def _of_noise(cls, wanted: WantedNoise, **data: Any) -> dict[str, Any]:
         _, cohort, honest, target = wanted
         if target is None:
             raise ValueError("the fewest shares follow from a target: use SplitSum.calibrated")
