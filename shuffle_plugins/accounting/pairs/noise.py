@@ -299,13 +299,6 @@ def _mills(x: Floats) -> Floats:
     return np.asarray(math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2)), dtype=np.float64)
 
 
-def profile_reach(mu: float, *, cells: int) -> Floats:
-    """Losses from 0 up at which a Gaussian profile is asked for, ``cells`` to half a deviation."""
-    largest = mu * mu / 2 + _REACH * mu
-    _check_losses(largest, mu)
-    return np.linspace(0.0, largest, math.ceil(2 * cells * largest / mu) + 1)
-
-
 def _check_losses(largest: float, mu: float) -> None:
     if not largest <= _LARGEST_LOSS:
         raise ArithmeticError(

@@ -32,13 +32,12 @@ from shuffle_plugins.accounting.pairs.noise import (
     binomial_losses,
     gaussian_cover,
     gaussian_losses,
-    gaussian_profile,
     has_binomial_instance,
     log_ratio,
     participation_losses,
+    participation_profile,
     poisson_masses,
     poisson_profile,
-    profile_reach,
     score_cover,
     shared_laplace_loss,
 )
@@ -762,8 +761,7 @@ def _removal_losses(
     E = 1 + γ(e^l − 1), and H_E(Q‖P) is γ·E·e^−l·δ(l) at 1/E = 1 − γ(1 − e^−l).
     """
     mu = 1 / noise_multiplier
-    losses = profile_reach(mu, cells=resolution.cells)
-    deltas = gaussian_profile(losses, mu=mu)
+    losses, deltas = participation_profile(mu=mu, centre=mu, participation=1.0, cells=resolution.cells)
     added = -np.log1p(sampling_rate * np.expm1(-losses))
     right = hull_outcomes(np.log1p(sampling_rate * np.expm1(losses)), sampling_rate * deltas)
     apart = np.concatenate([[True], np.diff(added) > 0])  # far out the loss of an added record hardly grows
