@@ -306,6 +306,13 @@ def _check_losses(largest: float, mu: float) -> None:
         )
 
 
+def cell_masses(edges: Floats) -> Floats:
+    """Normal masses between the edges and beyond them, each from the side where it keeps its digits."""
+    below, above = ndtr(edges), ndtr(-edges)
+    inner = np.where(edges[:-1] > 0, above[:-1] - above[1:], below[1:] - below[:-1])
+    return np.concatenate([below[:1], inner, above[-1:]])
+
+
 def gaussian_losses(
     *, noise_multiplier: float, sampling_rate: float, resolution: Resolution
 ) -> PrivacyLossDistribution:

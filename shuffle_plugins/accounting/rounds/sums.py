@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import numpy as np
-from scipy.special import ndtr
 from typing_extensions import override
 
 from shuffle_plugins.accounting.composition.sampled import sampled_composition, sampled_instance
@@ -30,6 +29,7 @@ from shuffle_plugins.accounting.pairs.noise import (
     GaussianCover,
     ScoreCover,
     binomial_losses,
+    cell_masses,
     gaussian_cover,
     gaussian_losses,
     has_binomial_instance,
@@ -748,7 +748,7 @@ class CentralGaussianRound(Round):
         reach = 12.0 + max(map(abs, ends))
         cell = min(1.0, 1 / mu) / (8 * resolution.cells)
         edges = np.linspace(-reach, reach, 2 * math.ceil(reach / cell) + 1)
-        p, q = (rate * _cells(edges - end) + (1 - rate) * _cells(edges) for end in ends)
+        p, q = (rate * cell_masses(edges - end) + (1 - rate) * cell_masses(edges) for end in ends)
         return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
 
 
@@ -773,9 +773,3 @@ def _removal_losses(
         resolution=resolution,
         symmetric=False,
     )
-
-
-def _cells(edges: Floats) -> Floats:
-    """Masses of a standard normal between edges."""
-    left, right = np.diff(ndtr(edges)), -np.diff(ndtr(-edges))
-    return np.asarray(np.where(edges[1:] <= 0, left, right), dtype=np.float64)
