@@ -237,28 +237,6 @@ QUESTIONS.add(
 )
 
 
-def growing(rounds: Iterable[Round]) -> list[dict[str, Any]]:
-    """An accountant that is asked after each round."""
-    accountant = ShuffleAccountant()
-    found = []
-    for each in rounds:
-        accountant.step(each)
-        found.append(interval(accountant.epsilon(DELTA)))
-    return found
-
-
-def allowed(target: float, *, make: Callable[[], Round]) -> dict[str, Any]:
-    """How many rounds are let through under a target."""
-    accountant = ShuffleAccountant()
-    while not accountant.would_exceed(make(), target_epsilon=target, delta=DELTA):
-        accountant.step(make())
-    return {"steps": accountant.num_steps, "spent": accountant.epsilon(DELTA, lower=False).upper}
-
-
-QUESTIONS.add("growing: different rounds", lambda: growing(shuffled(cohort=100 + 7 * i) for i in range(6)))
-QUESTIONS.add("growing: every kind", lambda: growing(each for each, _ in _mixed()))
-QUESTIONS.add("allowed within 1.0: reports", partial(allowed, 1.0, make=partial(shuffled, local_epsilon=2.0)))
-QUESTIONS.add("allowed within 1.0: coins", partial(allowed, 1.0, make=coins))
 QUESTIONS.add(
     "rounds left",
     lambda: [
@@ -289,17 +267,6 @@ class _Generic:
             sampling=sampling,
             channel_fixed=True,
         )
-
-
-class _Coins:
-    """A sum of fair coins as a mechanism."""
-
-    local_epsilon, local_delta = float("inf"), 0.0
-
-    def round(
-        self, *, population: int, cohort: int, sampling: Sampling = Sampling.WITHOUT_REPLACEMENT
-    ) -> SumRound:
-        return coins(trials=10_000 * cohort, population=population, cohort=cohort, sampling=sampling)
 
 
 def _people(count: int, *, first: int = 0) -> list[str]:
@@ -345,26 +312,10 @@ def several(*, method: Any = "pld") -> FederatedAccountant:
     return accountant
 
 
-def sums() -> FederatedAccountant:
-    accountant = FederatedAccountant()
-    for index in range(4):
-        accountant.step(drawn(90 - index, mechanism=_Coins()), participants=_people(95, first=30 * index))
-    return accountant
-
-
-def of_approximate() -> FederatedAccountant:
-    accountant = FederatedAccountant()
-    for _ in range(3):
-        accountant.step(drawn(mechanism=_Generic(1.0, 1e-12)), participants=_people(95))
-    return accountant
-
-
 for _name, _build in {
     "nothing": FederatedAccountant,
     "several kinds": several,
     "several kinds, Rényi": partial(several, method="rdp"),
-    "sums": sums,
-    "(ε0, δ0) reports": of_approximate,
 }.items():
     QUESTIONS.add(f"federated: {_name}", lambda build=_build: spending(build()))
 
