@@ -249,7 +249,7 @@ class ClonePair:
 
     def _losses(self, kind: BoundKind) -> PrivacyLossDistribution:
         pair = blanket_pair(self.blanket, population=self.cohort, slots=self.cohort, participation=1.0)
-        return pair_losses(PairMixture.single(pair), kind=kind)
+        return pair_losses(PairMixture(pairs=(pair,)), kind=kind)
 
     def _composed(self, kind: BoundKind) -> LossComposition:
         return LossComposition([self._losses(kind)], [1])
