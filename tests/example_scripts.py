@@ -5,8 +5,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -27,14 +28,34 @@ def script(path: str) -> ModuleType:
 
 
 @contextmanager
+def importable(folder: Path) -> Iterator[None]:
+    """Inside, modules of a folder can be imported."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+
+
+@contextmanager
 def example_script(name: str) -> Iterator[ModuleType]:
     """``examples/NAME.py``, imported; inside, it can import the modules beside it."""
-    sys.path.insert(0, str(EXAMPLES))
-    try:
+    with importable(EXAMPLES):
         module = sys.modules[name] = script(f"examples/{name}.py")
         yield module
-    finally:
-        sys.path.remove(str(EXAMPLES))
+
+
+@contextmanager
+def example_folder(folder: str, *names: str) -> Iterator[SimpleNamespace]:
+    """The scripts of a folder of ``examples``, which import each other by bare names."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in names:
+            patch.delitem(sys.modules, name, raising=False)
+        patch.syspath_prepend(EXAMPLES)
+        patch.syspath_prepend(EXAMPLES / folder)
+        yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
+        for name in names:
+            del sys.modules[name]
 
 
 def blobs(clients: int, each: int) -> tuple[Tensor, Tensor]:
