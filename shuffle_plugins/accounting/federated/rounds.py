@@ -65,6 +65,8 @@ class FederatedRound:
                 raise ValueError(
                     f"local_epsilon is {self.local_epsilon!r}, a round's {shuffle_round.local_epsilon!r}"
                 )
+        if self.observer.cohort != self.server.cohort:
+            raise ValueError("observer and server see the same number of reports")
         if self.server not in (self._hidden, self._hidden.opened()):
             raise ValueError("observer and server see the reports of one mechanism")
         least = self.server.local_delta

@@ -267,15 +267,13 @@ def _gaussian_deltas(losses: Floats, mu: float) -> tuple[Floats, Floats]:
     return values, above + density * further
 
 
-def delta_of_gaussian(epsilon: float, *, mu: float) -> tuple[float, float]:
-    """δ at ε ≥ 0 of N(μ, 1) against N(0, 1), rounded down and up."""
-    if mu == 0:
-        return 0.0, 0.0
+def delta_of_gaussian(epsilon: float, *, mu: float) -> float:
+    """δ at ε ≥ 0 of N(μ, 1) against N(0, 1), rounded up."""
     value, terms = (float(each[0]) for each in _gaussian_deltas(np.array([epsilon]), mu))
     # 1e-13: of erfcx, ndtr, exp; the argument of each is off by some units of roundoff. 1e-300: where a float
     # loses digits
     off = (1e-13 + 1e-15 * ((epsilon / mu - mu / 2) ** 2 + mu * mu)) * terms + 1e-300
-    return max(value - off, 0.0), min(value + off, 1.0)
+    return min(value + off, 1.0)
 
 
 def _mills(x: Floats) -> Floats:

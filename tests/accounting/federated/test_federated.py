@@ -216,7 +216,7 @@ def test_a_round_is_made_of_views_of_one_round() -> None:
     views = {"observer": one.observer, "server": one.server, "local_epsilon": 1.5, "local_delta": 0.0}
     louder = FederatedRound.drawn(Randomizer(1.0), candidates=1000, invited=100, reports=50)
     wrong = [
-        ({"server": drawn(51).server}, "reports of one mechanism"),
+        ({"server": drawn(51).server}, "observer and server"),
         ({"server": louder.server}, "local_epsilon"),
         ({"observer": one.server, "server": one.observer}, "more than the server"),
         ({"server": replace(one.server, mechanism="binary-rr", blanket=Blanket.bit(1.5))}, "one mechanism"),
