@@ -368,22 +368,6 @@ class ShuffleAccountant:
         """ε by basic composition of the local guarantees."""
         return self._pure_epsilon() if self._local_delta() <= delta else math.inf
 
-    def _in_parts(self, delta: float) -> float:
-        """ε by basic composition of parts of a history whose ε is too large in one piece."""
-        most = max(self._steps)
-        parts = 2
-        while parts <= 2 * most:
-            total = 0.0
-            for recorded, steps in self.history:
-                size = -(-steps // parts)
-                part = type(self)(method=self._method)
-                part.step(recorded, num_steps=size)
-                total += -(-steps // size) * part._in_one_piece(delta / (parts * len(self._rounds)))[0]
-            if total < math.inf:
-                return total
-            parts *= 2
-        return math.inf
-
     def _composed(self, directions: BothDirections) -> Iterator[LossComposition]:
         return directions.compositions(self._rounds, self._steps, self._counts)
 
@@ -428,11 +412,7 @@ class ShuffleAccountant:
     def _certified(self, delta: float) -> tuple[float, str]:
         found = self._answers.get(delta)
         if found is None:
-            found = self._in_one_piece(delta)
-            close = any(each.CHARGED_BY_RATIO for each in self._rounds)
-            if found[0] == math.inf and close and sum(self._steps) > 1:
-                found = self._in_parts(delta), f"{self._upper_name(self._method)}, in parts"
-            self._answers[delta] = found
+            found = self._answers[delta] = self._in_one_piece(delta)
         return found
 
     def _in_one_piece(self, delta: float) -> tuple[float, str]:

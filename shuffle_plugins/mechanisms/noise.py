@@ -304,7 +304,7 @@ def _least_delta(ratio: float, *, epsilon: float) -> float:
     """
     half, shift = 0.5 / ratio, epsilon * ratio
     if half >= 0.005:
-        return delta_of_gaussian(epsilon, mu=1 / ratio)[1]
+        return delta_of_gaussian(epsilon, mu=1 / ratio)
     places = shift - half + half * (1 + NODES)
     slopes = 1 - places * math.sqrt(math.pi / 2) * special.erfcx(places / math.sqrt(2))
     density = math.exp(-0.5 * (shift - half) ** 2) / math.sqrt(2 * math.pi)

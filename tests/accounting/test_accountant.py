@@ -199,16 +199,6 @@ def test_bad_delta(delta: object) -> None:
 TARGET = {"target_epsilon": 1.0, "delta": 1e-6}
 
 
-@first_fast("sampling", ["without-replacement", "poisson"])
-def test_calibrated_local_epsilon_is_within_the_target_and_close(sampling: str) -> None:
-    found = calibrate_local_epsilon(
-        **TARGET, population=5_000, cohort=500, num_steps=300, sampling=sampling, channel_fixed=True
-    )
-    shuffle_round = shuffled(found, 5_000, 500, sampling=sampling)
-    upper = accountant_of((shuffle_round, 300)).epsilon(1e-6).upper
-    assert 0.998 < upper <= 1.0
-
-
 def test_calibrated_steps_are_the_largest() -> None:
     found = calibrate_num_steps(**TARGET, shuffle_round=ROUND)
     assert accountant_of((ROUND, found)).epsilon(1e-6, lower=False).upper <= 1.0

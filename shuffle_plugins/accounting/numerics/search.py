@@ -96,37 +96,8 @@ def narrowed(
 def zero_between(
     function: Callable[[float], float], low: float, high: float, *, xtol: float = 2e-12, rtol: float = 1e-15
 ) -> float:
-    """Where a continuous function is zero between two points at which its signs differ (Chandrupatla 1997).
+    """Where a continuous function is zero between two points at which its signs differ."""
+    # To import it takes a tenth of a second, for which answers in a shell would wait that need no zero.
+    from scipy.optimize import brentq
 
-    SciPy's root finders do the same; to import ``scipy.optimize`` takes a tenth of a second, for which every
-    answer in a shell would wait.
-    """
-    a, b = low, high
-    at_a, at_b = function(a), function(b)
-    if math.isnan(at_a + at_b) or (at_a and at_b and (at_a < 0) == (at_b < 0)):
-        raise ValueError("the function has the same sign at both ends, or is nan there")
-    c, at_c, share = a, at_a, 0.5
-    while True:
-        best, at_best = (a, at_a) if abs(at_a) < abs(at_b) else (b, at_b)
-        tolerance = (xtol + rtol * abs(best)) / 2
-        if at_best == 0 or abs(b - a) <= 2 * tolerance:
-            return best
-        x = a + share * (b - a)
-        if x in (a, b):
-            return best
-        at_x = function(x)
-        if math.isnan(at_x):
-            raise ValueError(f"the function is nan at {x}")
-        if (at_x < 0) == (at_a < 0):
-            c, at_c = a, at_a
-        else:
-            c, at_c, b, at_b = b, at_b, a, at_a
-        a, at_a = x, at_x
-        # An inverse parabola through the three points where it is monotone between them, or the middle.
-        place, value = (a - b) / (c - b), (at_a - at_b) / (at_c - at_b)
-        share = 0.5
-        if value**2 < place and (1 - value) ** 2 < 1 - place:
-            share = at_a / (at_b - at_a) * at_c / (at_b - at_c)
-            share += (c - a) / (b - a) * at_a / (at_c - at_a) * at_b / (at_c - at_b)
-        least = tolerance / abs(b - a)
-        share = min(max(share, least), 1 - least)
+    return float(brentq(function, low, high, xtol=max(xtol, 1e-300), rtol=rtol, maxiter=10_000))

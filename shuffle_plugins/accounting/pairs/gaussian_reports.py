@@ -20,7 +20,7 @@ from scipy import special
 from shuffle_plugins.accounting.losses import PrivacyLossDistribution, Resolution, discounted, finite_losses
 from shuffle_plugins.accounting.numerics.normal_sums import Tilted, smoothed_bound
 from shuffle_plugins.accounting.numerics.sums import TAIL, Floats, binomial_window
-from shuffle_plugins.accounting.pairs.noise import gaussian_profile
+from shuffle_plugins.accounting.pairs.noise import cell_masses, gaussian_profile
 from shuffle_plugins.accounting.terms import CohortDraw, Sampling
 
 _REACH = 9.5  # standard deviations at which integrals over the noise end
@@ -403,14 +403,7 @@ def gaussian_instance_losses(
 def _sum_masses(shift: float, rate: float, mass: float) -> tuple[Floats, Floats]:
     """Masses of cells of the sum under both datasets, times ``mass``."""
     edges = np.linspace(-_SUM_REACH, _SUM_REACH + shift, _CELLS + 1)[1:-1]
-    q, moved = (_cell_masses(edges - centre) for centre in (0.0, shift))
+    q, moved = (cell_masses(edges - centre) for centre in (0.0, shift))
     # 1e-13: relative, of a cell's mass
     kept = (1 - 1e-13) * mass
     return kept * ((1 - rate) * q + rate * moved), kept * q
-
-
-def _cell_masses(edges: Floats) -> Floats:
-    """Normal masses between the edges and beyond them, each from the side where it keeps its digits."""
-    below, above = special.ndtr(edges), special.ndtr(-edges)
-    inner = np.where(edges[:-1] > 0, above[:-1] - above[1:], below[1:] - below[:-1])
-    return np.concatenate([below[:1], inner, above[-1:]])

@@ -246,12 +246,15 @@ _ROUNDOFF = 5e-10  # relative, of a Gaussian profile
 
 def gaussian_profile(losses: Floats, *, mu: float) -> Floats:
     """δ(ε) of the Gaussian mechanism: N(μ, 1) against N(0, 1), at ε = ``losses`` ≥ 0, rounded up."""
-    values, off = _gaussian_deltas(losses, mu)
+    values, terms = _gaussian_deltas(losses, mu)
+    # Below a mu of about 1e-5 the digits that the difference loses are more than the relative allowance.
+    # 32 * 2.0**-53: of the terms of its differences; 11 is the most that was seen against 60 digits
+    off = np.maximum(values * _ROUNDOFF, (32 * 2.0**-53) * terms)
     return np.asarray(values + off, dtype=np.float64)
 
 
 def _gaussian_deltas(losses: Floats, mu: float) -> tuple[Floats, Floats]:
-    """The same, and by how much it may be off.
+    """The same, unrounded, and the sum of the terms whose difference it is.
 
     Φ(μ/2 − ε/μ) − e^ε·Φ(−μ/2 − ε/μ) (Balle, Wang 2018, Theorem 8), as a difference of Mills ratios so that
     far tails keep their digits.
@@ -261,28 +264,20 @@ def _gaussian_deltas(losses: Floats, mu: float) -> tuple[Floats, Floats]:
     far, further = _mills(np.maximum(near, 0.0)), _mills(near + mu)
     above = np.where(near > 0, density * far, ndtr(-near))
     values = np.maximum(np.where(near > 0, density * (far - further), above - density * further), 0.0)
-    # Below a mu of about 1e-5 the digits that the difference loses are more than the relative allowance.
-    # 32 * 2.0**-53: of the terms of its differences; 11 is the most that was seen against 60 digits
-    return values, np.maximum(values * _ROUNDOFF, (32 * 2.0**-53) * (above + density * further))
+    return values, above + density * further
 
 
-def delta_of_gaussian(epsilon: float, *, mu: float) -> tuple[float, float]:
-    """δ at ε ≥ 0 of N(μ, 1) against N(0, 1), rounded down and up."""
-    if mu == 0:
-        return 0.0, 0.0
-    value, off = (float(each[0]) for each in _gaussian_deltas(np.array([epsilon]), mu))
-    return max(value - off, 0.0), min(value + off + 1e-300, 1.0)
+def delta_of_gaussian(epsilon: float, *, mu: float) -> float:
+    """δ at ε ≥ 0 of N(μ, 1) against N(0, 1), rounded up."""
+    value, terms = (float(each[0]) for each in _gaussian_deltas(np.array([epsilon]), mu))
+    # 1e-13: of erfcx, ndtr, exp; the argument of each is off by some units of roundoff. 1e-300: where a float
+    # loses digits
+    off = (1e-13 + 1e-15 * ((epsilon / mu - mu / 2) ** 2 + mu * mu)) * terms + 1e-300
+    return min(value + off, 1.0)
 
 
 def _mills(x: Floats) -> Floats:
     return np.asarray(math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2)), dtype=np.float64)
-
-
-def profile_reach(mu: float, *, cells: int) -> Floats:
-    """Losses from 0 up at which a Gaussian profile is asked for, ``cells`` to half a deviation."""
-    largest = mu * mu / 2 + _REACH * mu
-    _check_losses(largest, mu)
-    return np.linspace(0.0, largest, math.ceil(2 * cells * largest / mu) + 1)
 
 
 def _check_losses(largest: float, mu: float) -> None:
@@ -290,6 +285,13 @@ def _check_losses(largest: float, mu: float) -> None:
         raise ArithmeticError(
             f"a noise multiplier of {1 / mu:.3g} protects nobody: losses reach {largest:.3g}"
         )
+
+
+def cell_masses(edges: Floats) -> Floats:
+    """Normal masses between the edges and beyond them, each from the side where it keeps its digits."""
+    below, above = ndtr(edges), ndtr(-edges)
+    inner = np.where(edges[:-1] > 0, above[:-1] - above[1:], below[1:] - below[:-1])
+    return np.concatenate([below[:1], inner, above[-1:]])
 
 
 def gaussian_losses(

@@ -59,14 +59,9 @@ class PairMixture:
     Upper bounds charge ``dropped`` to δ, lower ones lose it.
     """
 
-    masses: tuple[float, ...]
     pairs: tuple[Pair, ...]
+    masses: tuple[float, ...] = (1.0,)
     dropped: float = 0.0
-
-    @classmethod
-    def single(cls, pair: Pair) -> PairMixture:
-        """A mixture whose only component is this pair."""
-        return cls(masses=(1.0,), pairs=(pair,))
 
     @property
     def information(self) -> float:
@@ -228,17 +223,16 @@ def alike_atoms(blanket: Blanket, *, mechanism: str) -> dict[str, Atoms]:
 def _placed(draw: CohortDraw, build: Callable[..., Pair], *, upper: bool, few: bool = False) -> PairMixture:
     """A pair under the sampling and before the adversary of a round."""
     population, sampling = draw.population, draw.sampling
+    slots, participation = population, 1.0
     if sampling is Sampling.POISSON or (sampling is Sampling.CHECK_IN and draw.sees_cohort):
         if draw.sees_cohort:
             return _random_cohorts(draw, build, upper=upper, few=few)
-        rate = draw.sampling_rate
-        return PairMixture.single(build(population=population, slots=population, participation=rate))
-    if draw.spans_batches:
-        return PairMixture.single(build(population=population, slots=population, participation=1.0))
-    cohort = int(draw.cohort)
-    if draw.sees_cohort or sampling in (Sampling.FULL, Sampling.SINGLE_PASS, Sampling.EPOCH):
-        population = cohort
-    return PairMixture.single(build(population=population, slots=cohort, participation=1.0))
+        participation = draw.sampling_rate
+    elif not draw.spans_batches:
+        slots = int(draw.cohort)
+        if draw.sees_cohort or sampling in (Sampling.FULL, Sampling.SINGLE_PASS, Sampling.EPOCH):
+            population = slots
+    return PairMixture(pairs=(build(population=population, slots=slots, participation=participation),))
 
 
 def _random_cohorts(draw: CohortDraw, build: Callable[..., Pair], *, upper: bool, few: bool) -> PairMixture:

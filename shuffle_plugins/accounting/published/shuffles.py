@@ -147,7 +147,7 @@ def noisy_sgd_pass(*, noise_multiplier: float, records: int, delta: float) -> fl
     def costs_too_much(local_epsilon: float) -> bool:
         cost = local_delta_cost(
             local_epsilon=local_epsilon,
-            local_delta=delta_of_gaussian(local_epsilon, mu=2 / noise_multiplier)[1],
+            local_delta=delta_of_gaussian(local_epsilon, mu=2 / noise_multiplier),
             cohort=records,
             epsilon=epsilon(local_epsilon),
         )
@@ -176,7 +176,7 @@ def noisy_sgd_with_replacement(*, noise_multiplier: float, records: int, delta: 
     checks.number("noise_multiplier", noise_multiplier, above=0)
 
     def leaks_too_much(local_epsilon: float) -> bool:
-        return delta_of_gaussian(local_epsilon, mu=2 / noise_multiplier)[1] > delta / 2
+        return delta_of_gaussian(local_epsilon, mu=2 / noise_multiplier) > delta / 2
 
     if leaks_too_much(_LARGEST_STEP):
         raise ValueError(
@@ -249,7 +249,7 @@ class ClonePair:
 
     def _losses(self, kind: BoundKind) -> PrivacyLossDistribution:
         pair = blanket_pair(self.blanket, population=self.cohort, slots=self.cohort, participation=1.0)
-        return pair_losses(PairMixture.single(pair), kind=kind)
+        return pair_losses(PairMixture(pairs=(pair,)), kind=kind)
 
     def _composed(self, kind: BoundKind) -> LossComposition:
         return LossComposition([self._losses(kind)], [1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
 
@@ -20,7 +19,6 @@ from shuffle_plugins.accounting.losses import (
     tighter,
     together_profile,
 )
-from shuffle_plugins.accounting.numerics.search import narrowed
 from shuffle_plugins.accounting.numerics.sums import TAIL, Floats, binomial_window
 from shuffle_plugins.accounting.pairs.gaussian_reports import gaussian_instance_losses, gaussian_round_profile
 from shuffle_plugins.accounting.pairs.reports import Atoms, Blanket, most_telling
@@ -453,15 +451,7 @@ class GaussianReportsRound(ShuffleRound):
     def remedy(self) -> str:
         if self._profile() is not None:
             return ""
-        everybody = self.population if self.sampling is Sampling.WITHOUT_REPLACEMENT else self.cohort
-
-        def hides(cohort: float) -> bool:
-            return replace(self, cohort=round(cohort))._profile() is not None
-
-        if everybody == self.cohort or not hides(everybody):
-            return f"{self.description} are hidden by no such cohort: take more noise"
-        _, least = narrowed(lambda cohort: not hides(cohort), self.cohort, everybody, precision=0.05)
-        return f"{self.description} hide each other from about {math.ceil(least)} of {self.population} on"
+        return f"{self.description} hide each other in larger cohorts, or with more noise"
 
     def _profile(self) -> tuple[Floats, Floats] | None:
         # Beyond four σ reports have next to nothing in common.

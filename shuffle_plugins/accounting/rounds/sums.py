@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import numpy as np
-from scipy.special import ndtr
 from typing_extensions import override
 
 from shuffle_plugins.accounting.composition.sampled import sampled_composition, sampled_instance
@@ -30,15 +29,15 @@ from shuffle_plugins.accounting.pairs.noise import (
     GaussianCover,
     ScoreCover,
     binomial_losses,
+    cell_masses,
     gaussian_cover,
     gaussian_losses,
-    gaussian_profile,
     has_binomial_instance,
     log_ratio,
     participation_losses,
+    participation_profile,
     poisson_masses,
     poisson_profile,
-    profile_reach,
     score_cover,
     shared_laplace_loss,
 )
@@ -749,7 +748,7 @@ class CentralGaussianRound(Round):
         reach = 12.0 + max(map(abs, ends))
         cell = min(1.0, 1 / mu) / (8 * resolution.cells)
         edges = np.linspace(-reach, reach, 2 * math.ceil(reach / cell) + 1)
-        p, q = (rate * _cells(edges - end) + (1 - rate) * _cells(edges) for end in ends)
+        p, q = (rate * cell_masses(edges - end) + (1 - rate) * cell_masses(edges) for end in ends)
         return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
 
 
@@ -762,8 +761,7 @@ def _removal_losses(
     E = 1 + γ(e^l − 1), and H_E(Q‖P) is γ·E·e^−l·δ(l) at 1/E = 1 − γ(1 − e^−l).
     """
     mu = 1 / noise_multiplier
-    losses = profile_reach(mu, cells=resolution.cells)
-    deltas = gaussian_profile(losses, mu=mu)
+    losses, deltas = participation_profile(mu=mu, centre=mu, participation=1.0, cells=resolution.cells)
     added = -np.log1p(sampling_rate * np.expm1(-losses))
     right = hull_outcomes(np.log1p(sampling_rate * np.expm1(losses)), sampling_rate * deltas)
     apart = np.concatenate([[True], np.diff(added) > 0])  # far out the loss of an added record hardly grows
@@ -775,9 +773,3 @@ def _removal_losses(
         resolution=resolution,
         symmetric=False,
     )
-
-
-def _cells(edges: Floats) -> Floats:
-    """Masses of a standard normal between edges."""
-    left, right = np.diff(ndtr(edges)), -np.diff(ndtr(-edges))
-    return np.asarray(np.where(edges[1:] <= 0, left, right), dtype=np.float64)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from histories import accountant_of
 
 from shuffle_plugins.accounting import (
     Adversary,
@@ -43,20 +42,6 @@ def test_sums_of_two_cohorts_add_up_without_being_compared() -> None:
     assert 0 < found.server.lower <= found.server.upper
     assert found.local_epsilon == math.inf
     assert accountant.would_exceed(one, max_epsilon=1e9, delta=DELTA, adversary=Adversary.LOCAL)
-
-
-def test_a_budget_is_asked_before_a_sum() -> None:
-    accountant = FederatedAccountant()
-    one = FederatedRound.drawn(a_sum(20), candidates=20, invited=20, reports=20)
-    budget = 3.0
-    rounds = 0
-    while not accountant.would_exceed(one, max_epsilon=budget, delta=DELTA, adversary=Adversary.SERVER):
-        accountant.step(one, participants=NAMES[:20])
-        rounds += 1
-    assert rounds >= 1
-    assert accountant.epsilon(DELTA, adversary=Adversary.SERVER, lower=False).upper <= budget
-    exact = accountant_of((one.server, rounds + 1))
-    assert exact.epsilon(DELTA).upper > budget
 
 
 def test_nobody_samples_itself_into_a_sum() -> None:

@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pytest
 from brute_force import hockey_stick, shuffled_law
-from thinning import first_fast
 
 from shuffle_plugins.accounting import Blanket, Sampling, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.pairs import slots
@@ -150,29 +149,6 @@ def test_an_instance_is_below_the_blanket_however_clients_are_drawn(sampling: Sa
     binary = next(bound for bound in generic.bounds(1e-6) if bound.name.startswith("binary-RR"))
     assert interval.lower == pytest.approx(binary.epsilon, rel=2e-3)
     assert other.lower >= interval.lower * (1 - 2e-3)
-
-
-ALIKE = ("privunit", "oue", "laplace", "sqkr", "l2-bit-planes", "hadamard-response", "linf-block")
-
-
-@first_fast("name", ALIKE)
-def test_the_ends_of_registered_mechanisms_are_in_order(name: str) -> None:
-    dim = 1 if name == "laplace" else 64
-    for local_epsilon, population, cohort, rounds in ((0.5, 2_000, 2_000, 1), (2.0, 50_000, 5_000, 200)):
-        blanket = registry.blanket(name, local_epsilon=local_epsilon, dim=dim)
-        accountant = ShuffleAccountant()
-        accountant.step(
-            ShuffleRound(
-                local_epsilon=local_epsilon,
-                population=population,
-                cohort=cohort,
-                mechanism=name,
-                blanket=blanket,
-            ),
-            num_steps=rounds,
-        )
-        interval = accountant.epsilon(1e-6)
-        assert 0 < interval.lower <= interval.upper, (name, local_epsilon)
 
 
 def test_caps_overlap_as_sampled() -> None:

@@ -10,6 +10,7 @@ from brute_force import extreme_channel, hockey_stick, neighbours, shuffled_law
 from scipy import special, stats
 from thinning import first_fast
 
+from shuffle_plugins.accounting.published import shuffles
 from shuffle_plugins.accounting.published.shuffles import ClonePair, binary_pair, clone_pair
 
 TABLE = [  # ε0, n, δ, ε of the 2021 pair, ε of the binary pair
@@ -140,3 +141,32 @@ def test_rdp_of_a_large_shuffle_is_that_of_its_quadratic_limit() -> None:
     value = pair.rdp([1.5, 3.0]) / np.array([1.5, 3.0])
     assert np.all(value >= limit * (1 - 3e-5))
     assert np.all(value <= limit * (1 + 4e-3))
+
+
+GRID = [
+    (local_epsilon, n, delta)
+    for local_epsilon in (0.01, 0.1, 0.5, 1.0, 2.0, 4.0, 6.0, 8.0, 12.0)
+    for n in (10**2, 10**3, 10**4, 10**6, 10**9)
+    for delta in (1e-2, 1e-5, 1e-10, 1e-15)
+]
+
+
+@pytest.mark.parametrize(
+    ("closed_form", "pair"),
+    [
+        (shuffles.stronger_clone_bound, binary_pair),
+        (shuffles.clone_bound, clone_pair),
+    ],
+)
+def test_closed_forms_lie_above_their_pairs_wherever_they_are_stated(closed_form, pair) -> None:
+    stated = 0
+    for local_epsilon, n, delta in GRID:
+        question = {"local_epsilon": local_epsilon, "cohort": n}
+        try:
+            claimed = closed_form(**question, delta=delta)
+        except ValueError:
+            continue
+        stated += 1
+        if claimed < local_epsilon:
+            assert pair(**question).delta(claimed)[1] <= delta, (local_epsilon, n, delta)
+    assert stated > 90

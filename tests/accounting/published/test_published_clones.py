@@ -1,13 +1,11 @@
 import math
 from fractions import Fraction
 
-import mpmath
 import numpy as np
 import pytest
 from brute_force import hockey_stick, k_ary_response, neighbours, shuffled_law
 from scipy.special import gammaln, xlogy
 
-from shuffle_plugins.accounting.pairs.noise import delta_of_gaussian
 from shuffle_plugins.accounting.published import shuffles
 from shuffle_plugins.accounting.published.catalogue import (
     amplify_by_sampling,
@@ -118,14 +116,3 @@ def test_binary_response_lower_is_what_enumeration_finds(local_epsilon: float, n
         for epsilon, exceeds in ((lower * (1 - 1e-6), True), (lower * (1 + 1e-6) + 1e-12, False)):
             spent = max(hockey_stick(first, second, epsilon), hockey_stick(second, first, epsilon))
             assert (spent > delta) is exceeds or lower in (0.0, local_epsilon)
-
-
-@pytest.mark.parametrize("noise_multiplier", [0.5, 2.0, 10.0])
-def test_the_delta_of_a_step_is_rounded_up(noise_multiplier: float) -> None:
-    for epsilon in (0.05, 0.7, 3.0):
-        with mpmath.workdps(40):
-            mu = 2 / mpmath.mpf(noise_multiplier)
-            exact = mpmath.ncdf(mu / 2 - epsilon / mu)
-            exact = float(exact - mpmath.exp(epsilon) * mpmath.ncdf(-mu / 2 - epsilon / mu))
-        found = delta_of_gaussian(epsilon, mu=2 / noise_multiplier)[1]
-        assert exact <= found <= exact * (1 + 3e-9) + 1e-300

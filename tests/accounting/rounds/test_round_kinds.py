@@ -313,28 +313,6 @@ def test_a_state_comes_back_as_the_same_round(one: Round) -> None:
     assert restored.history == accountant.history
 
 
-def test_rounds_of_every_kind_compose_in_any_order_and_survive_a_checkpoint() -> None:
-    rounds = [
-        shuffled(1.0, 2_000, 200),
-        shuffled(1.0, 2_000, 150.5, sampling="poisson"),
-        shuffled(1.0, 2_000, 200, sampling="check-in", channel_fixed=False),
-        shuffled(1.0, 2_000, 200, sampling="single-pass"),
-        shuffled(1.0, 2_000, 200, mechanism="binary-rr", dim=1),
-        shuffled(1.0, 2_000, 200, mechanism="sequential", blanket=Blanket.clones(1.0)),
-        shuffled(1.0, 2_000, 200, local_delta=1e-13),
-    ]
-    entries = [(r, i + 1) for i, r in enumerate(rounds)]
-    forward, backward = accountant_of(*entries), accountant_of(*entries[::-1])
-    assert forward.epsilon(1e-5).upper == pytest.approx(backward.epsilon(1e-5).upper, rel=1e-9)
-    restored = ShuffleAccountant()
-    restored.load_state_dict(forward.state_dict())
-    assert restored.history == forward.history
-    assert restored.epsilon(1e-5) == forward.epsilon(1e-5)
-    name = forward.epsilon(1e-5).upper_bound
-    assert all(part in name for part in ("blanket pair", "clones pair", "crowd pair"))
-    assert forward.epsilon(1e-5).upper <= forward.bounds(1e-5)[1].epsilon
-
-
 @pytest.mark.parametrize("kind", ["upper", "lower"])
 @pytest.mark.parametrize("steps", [1, 30])
 def test_cohorts_of_random_size_put_together_one_by_one_keep_their_side(kind: str, steps: int) -> None:
