@@ -37,7 +37,7 @@ NAMES = [
     "laplace-vector-sum",
     "poisson-binomial",
     "signed-sum",
-]  # of the decoy sum, whose clients make several reports, tests/flwr_shuffle/test_decoys.py
+]  # of the decoy sum, whose clients make several reports, tests/flwr_shuffle/test_several_messages.py
 
 
 @pytest.fixture(autouse=True)

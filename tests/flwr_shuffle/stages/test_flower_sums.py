@@ -196,9 +196,10 @@ def self_sampled(rate: float, **options: Any) -> ShuffleStrategy:
 def test_self_sampled_clients_add_zeros_and_the_mean_is_over_the_expected_number() -> None:
     """Everybody has the same update: the mean's error is the coins', and who took part."""
     rate, rounds, truth = 0.5, 12, torch.from_numpy(update(0))
-    strategy = self_sampled(rate)
+    quiet = VectorSum.with_noise(dim=DIM, cohort=16, noise_multiplier=0.5, overhead=0.3)
+    strategy = self_sampled(rate, randomizer=quiet)
     found = moves(strategy, same_update(truth, SUMS), rounds=rounds)
-    noise = SUM.coins / 4 * SUM.lattice.step**2 / CLIENTS / rate**2  # of the mean, in each coordinate
+    noise = quiet.coins / 4 * quiet.lattice.step**2 / CLIENTS / rate**2  # of the mean, in each coordinate
     drawn = (1 - rate) / rate / CLIENTS * truth.square()
     errors = (found.mean(dim=0) - truth) / ((noise + drawn) / rounds).sqrt()
     assert float(errors.abs().max()) < 6.5  # of nine

@@ -311,8 +311,10 @@ def test_without_an_aggregator_nothing_is_charged(run: SharedRun) -> None:
     assert found.refusal.conclusive
 
 
-def test_a_round_is_added_up_once(run: SharedRun) -> None:
+@pytest.mark.parametrize("verified", [False, True])
+def test_a_round_is_added_up_once(run: SharedRun, verified: bool) -> None:
     """Not even with a client less: the difference would be that client's expansion."""
+    run.stage = run.new_stage(verified=verified)
     instruction, replies = run.begun()
     assert run.collect(replies, instruction).total is not None
     for again in (replies, replies[1:]):
