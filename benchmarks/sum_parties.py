@@ -23,10 +23,11 @@ from shuffle_plugins.secure_aggregation import (
     ResidueLayout,
     Residues,
     RoundVerifier,
-    SeedOpener,
+    Sealed,
     SumTerms,
     VerifiedTerms,
     commitment,
+    open_seed,
     seal_seed,
     sealed_seed_size,
     share,
@@ -89,8 +90,11 @@ def measured(size: int, bits: int) -> dict[str, Any]:
 
     server, committed = timed(read_and_add, repeats=repeats)
     enrolled = frozenset([public_key_bytes(signing_key)])
-    opener = SeedOpener(terms=terms, private_key=key.sealing, enrolled=enrolled)
-    opening, (_, seed) = timed(lambda: opener.open(envelope, commitment=committed), repeats=max(repeats, 31))
+    sealed = Sealed(committed, envelope)
+    opening, (_, seed) = timed(
+        lambda: open_seed(sealed, terms=terms, private_key=key.sealing, enrolled=enrolled),
+        repeats=max(repeats, 31),
+    )
     expansion = Expansion(layout)
     seeds = [seed] * 16
     expanding, _ = timed(lambda: expansion.add(*seeds), repeats=repeats)

@@ -4,4 +4,5 @@ import sys
 
 from shuffle_plugins.cli import main
 
-sys.exit(main())
+if __name__ == "__main__":  # processes of the page load this file, too
+    sys.exit(main())

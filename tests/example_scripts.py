@@ -28,14 +28,21 @@ def script(path: str) -> ModuleType:
 
 
 @contextmanager
+def importable(folder: Path) -> Iterator[None]:
+    """Inside, modules of a folder can be imported."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+
+
+@contextmanager
 def example_script(name: str) -> Iterator[ModuleType]:
     """``examples/NAME.py``, imported; inside, it can import the modules beside it."""
-    sys.path.insert(0, str(EXAMPLES))
-    try:
+    with importable(EXAMPLES):
         module = sys.modules[name] = script(f"examples/{name}.py")
         yield module
-    finally:
-        sys.path.remove(str(EXAMPLES))
 
 
 @contextmanager

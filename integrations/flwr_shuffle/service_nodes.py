@@ -35,7 +35,7 @@ from flwr_shuffle.messages import (
 )
 from shuffle_plugins.core import checks
 from shuffle_plugins.secure_aggregation import VerifiedTerms
-from shuffle_plugins.secure_aggregation.aggregator import VerifyingAggregator
+from shuffle_plugins.secure_aggregation.aggregator import Aggregator
 from shuffle_plugins.shuffler import (
     BatchLimits,
     BatchRefused,
@@ -78,7 +78,7 @@ def register_aggregator(app: ClientApp) -> None:
     _register(
         app,
         Role.AGGREGATOR,
-        VerifyingAggregator,
+        Aggregator,
         AggregateRequest,
         lambda aggregator, asked, _: _aggregated(aggregator, asked),
     )
@@ -108,7 +108,7 @@ def _taken(spool: BatchSpool, asked: MixMessage, *, first: int) -> list[bytes]:
         raise BatchRefused(Refusal.NO_ANSWER) from error
 
 
-def _aggregated(aggregator: VerifyingAggregator, request: AggregateRequest) -> Answer:
+def _aggregated(aggregator: Aggregator, request: AggregateRequest) -> Answer:
     """Do the step that a request asks for, and sign the answer."""
     terms, sealed, minimum = request.terms, request.sealed, request.minimum
     proven = isinstance(terms, VerifiedTerms)
@@ -179,11 +179,7 @@ def _register(
 
 
 def service_of(context: Context, kind: type[_Service]) -> _Service:
-    """The mixer or aggregator that a node's ``node_config`` describes, with files as they are now.
-
-    NOT_THIS_ROLE for a node without this role; MISCONFIGURED, with the reason in the log, if files or numbers
-    are missing or wrong.
-    """
+    """The service that a ``node_config`` describes; NOT_THIS_ROLE, or MISCONFIGURED with a reason logged."""
     config, role = context.node_config, Role(kind.role)
     if role_of(config) is not role:
         raise BatchRefused(Refusal.NOT_THIS_ROLE)

@@ -20,7 +20,6 @@ from .exchange import to_dp_accounting as to_dp_accounting
 from .federated.accountant import FederatedAccountant as FederatedAccountant
 from .federated.accountant import FederatedSpending as FederatedSpending
 from .federated.rounds import FederatedRound as FederatedRound
-from .federated.rounds import as_tuples as as_tuples
 from .losses import COARSE as COARSE
 from .losses import FINE as FINE
 from .losses import PrivacyLossDistribution as PrivacyLossDistribution
@@ -30,13 +29,13 @@ from .losses import profile_losses as profile_losses
 from .numerics.search import narrowed as narrowed
 from .numerics.search import zero_between as zero_between
 from .numerics.sums import Floats as Floats
-from .pairs.clones import binary_pair as binary_pair
 from .pairs.noise import gaussian_losses as gaussian_losses
 from .pairs.reports import Atoms as Atoms
 from .pairs.reports import Blanket as Blanket
 from .pairs.reports import InformationBound as InformationBound
 from .pairs.reports import RecordTypes as RecordTypes
 from .pairs.shuffle import pair_losses as pair_losses
+from .published.shuffles import binary_pair as binary_pair
 from .rounds.groups import ONE_ENCODING as ONE_ENCODING
 from .rounds.groups import GroupsRound as GroupsRound
 from .rounds.groups import LabelledRound as LabelledRound
@@ -45,6 +44,7 @@ from .rounds.records import SampledRecordsRound as SampledRecordsRound
 from .rounds.records import SeveralReportsRound as SeveralReportsRound
 from .rounds.round import Round as Round
 from .rounds.round import ShuffleRound as ShuffleRound
+from .rounds.round import as_tuples as as_tuples
 from .rounds.sums import CentralGaussianRound as CentralGaussianRound
 from .rounds.sums import DecoyRound as DecoyRound
 from .rounds.sums import LaplaceRound as LaplaceRound

@@ -29,11 +29,13 @@ keys_command = typer.Typer(
 )
 
 
+@keys_command.command("aggregator")
 @keys_command.command("mixer")
-def _mixer(file: _NewFile, state: _StateOption = None) -> None:
-    """Write a mixer's keys to a new FILE, make its file of spent rounds; print the public key to be pinned.
+def _service(file: _NewFile, state: _StateOption = None) -> None:
+    """Write a mixer's or an aggregator's keys to a new FILE, its spent rounds to another; print what to pin.
 
-    Clients and the server pin the public key. The two files belong together.
+    Clients and the server pin the public key. The two files belong together; give no node the keys of
+    another.
 
     Without the second, old rounds could be replayed: if it is lost, make new ones and give the new public key
     to the clients.
@@ -47,16 +49,6 @@ def _mixer(file: _NewFile, state: _StateOption = None) -> None:
     shuffler.SpentTokens.create(rounds, public_key=key.public.sealing)
     shuffler.keys.write_private_key(file, key)
     output.remark(key.public.hex())
-
-
-@keys_command.command("aggregator")
-def _aggregator(file: _NewFile, state: _StateOption = None) -> None:
-    """Write an aggregator's keys to a new FILE, make its file of spent rounds; print its public key.
-
-    Clients and the server pin the public key. The two files have the form of a mixer's, and belong together
-    as those do; give no node the keys of another.
-    """
-    _mixer(file, state)
 
 
 @keys_command.command("client")

@@ -1,7 +1,8 @@
 """Whole numbers of any width to bytes and back, most significant bit first, with no bit wasted in between.
 
 Eight values of b bits, or fewer where b is even, fill whole bytes. So packing is a fixed pattern of at most
-b + 8 shifts, each over one value of every group; no bit ever takes a byte of its own.
+b + 8 shifts, each over one value of every group. Only where records of several fields are put together does
+a bit take a byte of its own for a while.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
@@ -35,18 +37,6 @@ def pack_bits(values: Tensor, bits: int) -> Tensor:
     if values.numel() and not (int(values.min()) >= 0 and int(values.max()) < 1 << bits):
         raise ValueError(f"a value does not fit in {bits} bits")
     return pack_rows(values.reshape(1, -1), bits)[0]
-
-
-def unpack_bits(data: Tensor, bits: int, count: int) -> Tensor:
-    """The values that :func:`pack_bits` packed, (count,), in the smallest of uint8, int32 and int64."""
-    checks.whole("bits", bits, at_least=0, at_most=MAX_BITS)
-    checks.whole("number of values", count, at_least=0)
-    length = (count * bits + 7) // 8
-    if data.dtype != torch.uint8 or data.shape != (length,):
-        raise ValueError(
-            f"{count} values of {bits} bits take uint8 ({length},), got {data.dtype} {tuple(data.shape)}"
-        )
-    return unpack_rows(data.reshape(1, -1), bits, count)[0]
 
 
 def pack_rows(values: Tensor, bits: int) -> Tensor:
@@ -98,21 +88,14 @@ def pack_records(fields: Sequence[tuple[Tensor, int]]) -> Tensor:
     if len(fields) == 1:
         values, bits = fields[0]
         return pack_rows(values.reshape(1, -1), bits)[0]
-    return _close_gaps(pack_each(fields), sum(values.shape[1] * bits for values, bits in fields))
+    return torch.from_numpy(np.packbits(_bits_of(fields)))
 
 
 def pack_each(fields: Sequence[tuple[Tensor, int]]) -> Tensor:
     """Each record packed as :func:`pack_records` does by itself, uint8 (records, bytes). Checks nothing."""
     if len(fields) == 1:
         return pack_rows(*fields[0])
-    records = fields[0][0].shape[0]
-    length = sum(values.shape[1] * bits for values, bits in fields)
-    joined = torch.zeros((records, (length + 7) // 8 + 1), dtype=torch.uint8, device=fields[0][0].device)
-    start = 0
-    for values, bits in fields:
-        _shift_in(joined, pack_rows(values, bits), start)
-        start += values.shape[1] * bits
-    return joined[:, :-1]
+    return torch.from_numpy(np.packbits(_bits_of(fields), axis=1))
 
 
 def unpack_records(data: Tensor, layout: Sequence[tuple[int, int]], records: int) -> list[Tensor]:
@@ -120,22 +103,34 @@ def unpack_records(data: Tensor, layout: Sequence[tuple[int, int]], records: int
     if len(layout) == 1:
         bits, width = layout[0]
         return [unpack_rows(data.reshape(1, -1), bits, records * width).reshape(records, width)]
-    return _unpack_joined(_open_gaps(data, sum(bits * width for bits, width in layout), records), layout)
+    length = sum(bits * width for bits, width in layout)
+    joined = np.unpackbits(data.cpu().numpy(), count=records * length)
+    return _fields_of(joined.reshape(records, length), layout)
 
 
 def unpack_each(rows: Tensor, layout: Sequence[tuple[int, int]]) -> list[Tensor]:
     """The fields that :func:`pack_each` packed."""
     if len(layout) == 1:
         return [unpack_rows(rows, *layout[0])]
-    return _unpack_joined(torch.nn.functional.pad(rows, (0, 1)), layout)
+    return _fields_of(np.unpackbits(rows.cpu().numpy(), axis=1), layout)
 
 
-def _unpack_joined(rows: Tensor, layout: Sequence[tuple[int, int]]) -> list[Tensor]:
+def _bits_of(fields: Sequence[tuple[Tensor, int]]) -> NDArray[np.uint8]:
+    """Each record's bits, its fields in order, each bit in a byte of its own: (records, bits)."""
+    packed = [(pack_rows(values, bits), values.shape[1] * bits) for values, bits in fields]
+    parts = [np.unpackbits(rows.cpu().numpy(), axis=1, count=count) for rows, count in packed]
+    return np.concatenate(parts, axis=1)
+
+
+def _fields_of(joined: NDArray[np.uint8], layout: Sequence[tuple[int, int]]) -> list[Tensor]:
+    """The fields whose bits :func:`_bits_of` put beside each other."""
     fields = []
     start = 0
     for bits, width in layout:
-        fields.append(unpack_rows(_shift_out(rows, start, (bits * width + 7) // 8), bits, width))
-        start += bits * width
+        stop = start + bits * width
+        rows = torch.from_numpy(np.packbits(joined[:, start:stop], axis=1))
+        fields.append(unpack_rows(rows, bits, width))
+        start = stop
     return fields
 
 
@@ -178,46 +173,3 @@ def _unpack_group(packed: Tensor, values: Tensor, bits: int) -> None:
         before = max(0, value * bits - 8 * byte)
         part = (packed[..., byte] & (0xFF >> before)).to(values.dtype)
         values[..., value] |= part << shift if shift >= 0 else part >> -shift
-
-
-def _shift_in(joined: Tensor, rows: Tensor, start: int) -> None:
-    """Or the rows' bytes into ``joined``, ``start`` bits from the left, with room for one byte more."""
-    first, shift, length = start // 8, start % 8, rows.shape[1]
-    joined[:, first : first + length] |= rows >> shift
-    if shift:
-        joined[:, first + 1 : first + 1 + length] |= rows << (8 - shift)
-
-
-def _shift_out(joined: Tensor, start: int, length: int) -> Tensor:
-    """``length`` bytes of every row from ``start`` bits on; ``joined`` has one byte more than it needs."""
-    first, shift = start // 8, start % 8
-    rows = joined[:, first : first + length]
-    return (rows << shift) | (joined[:, first + 1 : first + 1 + length] >> (8 - shift)) if shift else rows
-
-
-def _close_gaps(rows: Tensor, bits: int) -> Tensor:
-    """Rows of ``bits`` bits, each in whole bytes, put next to each other."""
-    records = rows.shape[0]
-    if bits % 8 == 0:
-        return rows.reshape(-1)
-    groups = -(-records // 8)
-    joined = torch.zeros((groups, bits + 2), dtype=torch.uint8, device=rows.device)
-    for j in range(min(8, records)):
-        mine = rows[j::8]
-        _shift_in(joined[: mine.shape[0]], mine, j * bits)
-    return joined[:, :bits].reshape(-1)[: (records * bits + 7) // 8]
-
-
-def _open_gaps(data: Tensor, bits: int, records: int) -> Tensor:
-    """The inverse of :func:`_close_gaps`, one byte more in each row; what follows a row is not cleared."""
-    length = (bits + 7) // 8
-    if bits % 8 == 0:
-        return torch.nn.functional.pad(data.reshape(records, length), (0, 1))
-    groups = -(-records // 8)
-    joined = torch.zeros((groups, bits + 2), dtype=torch.uint8, device=data.device)
-    joined[:, :bits] = torch.nn.functional.pad(data, (0, groups * bits - data.numel())).reshape(groups, bits)
-    rows = torch.zeros((records, length + 1), dtype=torch.uint8, device=data.device)
-    for j in range(min(8, records)):
-        mine = rows[j::8]
-        mine[:, :length] = _shift_out(joined[: mine.shape[0]], j * bits, length)
-    return rows

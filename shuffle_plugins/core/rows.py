@@ -35,10 +35,7 @@ class Rows:
                 raise TypeError(
                     f"a batch is made of torch tensors, got {type(block).__name__}: convert it first"
                 )
-        if not given:
-            raise ValueError("a batch needs at least one block of columns")
         self.blocks: tuple[Tensor, ...] = tuple(block.detach() for block in given)
-        first = self.blocks[0]
         for block in self.blocks:
             if block.dim() != 2:
                 raise ValueError(
@@ -50,17 +47,16 @@ class Rows:
                 raise ValueError(
                     f"a batch must be floating point of 16, 32 or 64 bits, got {block.dtype}: convert it"
                 )
-            if block.shape[0] != first.shape[0]:
-                raise ValueError(f"blocks differ in rows: {block.shape[0]} and {first.shape[0]}")
-            if block.dtype != first.dtype or block.device != first.device:
-                raise ValueError(
-                    "blocks differ in dtype or device: "
-                    f"{block.dtype} on {block.device}, {first.dtype} on {first.device}"
-                )
-        self.num_rows: int = first.shape[0]
+        kinds = {(block.shape[0], block.dtype, block.device) for block in self.blocks}
+        if len(kinds) != 1:
+            raise ValueError(
+                f"the blocks of a batch are alike in rows, dtype and device, got {kinds or 'none'}"
+            )
+        self.num_rows: int
+        self.dtype: torch.dtype
+        self.device: torch.device
+        [(self.num_rows, self.dtype, self.device)] = kinds
         self.dim: int = sum(block.shape[1] for block in self.blocks)
-        self.dtype: torch.dtype = first.dtype
-        self.device: torch.device = first.device
 
     @classmethod
     def of(cls, x: Tensor | Rows) -> Rows:

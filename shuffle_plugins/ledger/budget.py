@@ -25,9 +25,9 @@ from shuffle_plugins.accounting import (
 from shuffle_plugins.accounting.federated.rounds import (
     RecordedRound,
     RoundKind,
-    as_tuples,
     distinct_participants,
 )
+from shuffle_plugins.accounting.rounds.round import as_tuples
 from shuffle_plugins.accounting.statement import Guarantee, StatedTarget
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.database import Database, StrPath
@@ -358,12 +358,6 @@ def _app(name: str) -> str:
     return f"the app {name!r}" if name else "a script without an app's name (app='')"
 
 
-def read_models(connection: Connection) -> list[str]:
-    """Models with rounds, in the order of their first."""
-    rows = connection.execute("SELECT model FROM rounds GROUP BY model ORDER BY min(id)")
-    return [model for (model,) in rows]
-
-
 def read_rounds(connection: Connection, model: str) -> list[LedgerRound]:
     """A model's rounds in the order they were begun."""
     rows = connection.execute(
@@ -524,8 +518,9 @@ def _together(histories: Iterable[Mapping[Charged, int]]) -> Counter[Charged]:
 
 
 def _models(connection: Connection, path: StrPath, model: str | None) -> list[str]:
-    """The models in a ledger, or the one that is asked for."""
-    models = read_models(connection)
+    """The models in a ledger, in the order of their first rounds, or the one that is asked for."""
+    rows = connection.execute("SELECT model FROM rounds GROUP BY model ORDER BY min(id)")
+    models = [found for (found,) in rows]
     if model is None:
         return models
     if model not in models:

@@ -33,8 +33,8 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
 )
 from shuffle_plugins.accounting.numerics.search import narrowed, zero_between
+from shuffle_plugins.accounting.pairs.noise import delta_of_gaussian
 from shuffle_plugins.accounting.pairs.reports import most_telling, read_coarsely
-from shuffle_plugins.accounting.rounds.sums import delta_of_gaussian
 from shuffle_plugins.compressors.quantization import stochastic_round
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.checks import in_range, whole_number

@@ -2,9 +2,9 @@ from . import prio3 as prio3
 from .aggregator import Aggregator as Aggregator
 from .aggregator import RoundVerifier as RoundVerifier
 from .aggregator import Sealed as Sealed
-from .aggregator import SeedOpener as SeedOpener
 from .aggregator import VerifiedTerms as VerifiedTerms
 from .aggregator import commitment as commitment
+from .aggregator import open_seed as open_seed
 from .aggregator import seal_seed as seal_seed
 from .aggregator import sealed_seed_size as sealed_seed_size
 from .aggregator import share_with_proof as share_with_proof

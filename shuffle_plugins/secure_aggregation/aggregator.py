@@ -51,20 +51,19 @@ from shuffle_plugins.secure_aggregation.sharing import (
     windowed,
 )
 from shuffle_plugins.shuffler import keys
-from shuffle_plugins.shuffler.keys import KEY_BYTES, SealingKey, SigningKey
+from shuffle_plugins.shuffler.keys import SealingKey, SigningKey
 from shuffle_plugins.shuffler.service import BatchService, encoded_number, positions, statement
 from shuffle_plugins.shuffler.shuffler import TOKEN_BYTES, BatchRefused, Refusal, ShuffleError
 
 COMMITMENT_BYTES = 32
 """Bytes of a share's digest."""
 
-_COVER_BYTES = KEY_BYTES + keys.SIGNATURE_BYTES
 _TO_AGGREGATOR = b"shuffle-plugins/1 to the aggregator"
 
 
 def sealed_seed_size(size: int = SEED_BYTES) -> int:
     """Bytes of an envelope around a secret of ``size`` bytes."""
-    return keys.SEAL_BYTES + _COVER_BYTES + size
+    return keys.SEAL_BYTES + keys.SIGNER_BYTES + size
 
 
 def commitment(share: bytes) -> bytes:
@@ -84,40 +83,28 @@ def seal_seed(
     """
     if aggregator_key not in terms.aggregators:
         raise ShuffleError("a seed is sealed to one of the aggregators that the terms name")
-    binding = terms.digest() + commitment(share)
-    signature = signing_key.sign(_signed(binding, aggregator_key, seed))
-    text = keys.public_key_bytes(signing_key) + signature + seed
-    return keys.sealed_to(aggregator_key, text, info=_TO_AGGREGATOR + binding)
+    info = _TO_AGGREGATOR + terms.digest() + commitment(share)
+    return keys.signed_to(aggregator_key, seed, signing_key=signing_key, info=info)
 
 
-class SeedOpener:
-    """Opens a round's envelopes for one aggregator, of clients with the ``enrolled`` public signing keys."""
+class Sealed(NamedTuple):
+    """What the server passes on to an aggregator about one client: its share's digest, and an envelope."""
 
-    def __init__(self, *, terms: SumTerms, private_key: SealingKey, enrolled: frozenset[bytes]) -> None:
-        self._terms = terms
-        self._private_key = private_key
-        self._key = keys.public_key_bytes(private_key)
-        self._enrolled = enrolled
-        self._digest = terms.digest()
-
-    def open(self, envelope: bytes, *, commitment: bytes) -> tuple[bytes, bytes]:
-        """The client's public signing key, and the seed.
-
-        Raises:
-            BatchRefused: UNREADABLE if it was altered, sealed to another key or for another round, or belongs
-                to another share; UNKNOWN_SIGNER if no enrolled client signed it.
-        """
-        binding = self._digest + commitment
-        cover = keys.unsealed(envelope, self._private_key, info=_TO_AGGREGATOR + binding)
-        signer, signature, seed = cover[:KEY_BYTES], cover[KEY_BYTES:_COVER_BYTES], cover[_COVER_BYTES:]
-        bound = _signed(binding, self._key, seed)
-        if signer not in self._enrolled or not keys.has_signed(signer, signature, bound):
-            raise BatchRefused(Refusal.UNKNOWN_SIGNER)
-        return signer, seed
+    commitment: bytes
+    envelope: bytes
 
 
-def _signed(binding: bytes, aggregator_key: bytes, seed: bytes) -> bytes:
-    return b"shuffle-plugins/1 signed seed" + binding + aggregator_key + seed
+def open_seed(
+    sealed: Sealed, *, terms: SumTerms, private_key: SealingKey, enrolled: frozenset[bytes]
+) -> tuple[bytes, bytes]:
+    """The public signing key of one of the ``enrolled``, and the seed that it sealed to an aggregator.
+
+    Raises:
+        BatchRefused: UNREADABLE if it was altered, sealed to another key or for another round, or belongs to
+            another share; UNKNOWN_SIGNER if no enrolled client signed it.
+    """
+    info = _TO_AGGREGATOR + terms.digest() + sealed.commitment
+    return keys.signed_by(sealed.envelope, private_key, enrolled=enrolled, info=info)
 
 
 def aggregation_digest(
@@ -144,13 +131,6 @@ def answer_statement(
     The request says which of them it is, or that envelopes were only to be checked.
     """
     return statement(b"shuffle-plugins/1 aggregator answer", request, *positions(rejected), *given)
-
-
-class Sealed(NamedTuple):
-    """What the server passes on to an aggregator about one client: its share's digest, and an envelope."""
-
-    commitment: bytes
-    envelope: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,117 +211,6 @@ class KeptSums(Database):
         ).fetchone()
         if (found or (terms.pinned(), 0)) != (terms.pinned(), terms.window.index):
             raise BatchRefused(Refusal.NOT_IN_SERIES)
-
-
-class Aggregator(BatchService):
-    """Adds up the expansions of the seeds that a round's clients sealed to it.
-
-    It gives out one sum per round: the difference of two sums could be one client's expansion, and with it
-    the server could open that client's share. A bad envelope is dropped without the others, and the server
-    is told its position. Where there are several aggregators, all must add up the same clients: the server
-    first asks each which envelopes are good (:meth:`check`, as often as it likes), and then for the sum of
-    those that all found good (``exact=True``).
-
-    Where the terms name a window it gives out its share of that, and never of the round's own sum, which it
-    keeps for the next windows (:class:`KeptSums`).
-
-    Args:
-        key, enrolled, minimum, state: as of :class:`BatchService`.
-        windows: the file of kept sums; by default beside ``state``.
-    """
-
-    role = "aggregator"
-
-    def __init__(self, *, state: StrPath, windows: StrPath | None = None, **service: Any) -> None:
-        super().__init__(state=Path(state), **service)
-        self.kept_sums = Path(f"{state}.windows" if windows is None else windows)
-
-    def check(self, sealed: Iterable[Sealed], *, terms: SumTerms) -> dict[int, Refusal]:
-        """Why each bad envelope of a round is bad, by its position; the round is not spent by this.
-
-        BatchRefused (NOT_IN_SERIES) if the round's window is not the next one of its series.
-        """
-        _refuse_proofs(terms)
-        self._check_window(terms)
-        rejected: dict[int, Refusal] = {}
-        for _ in self._opened(sealed, terms=terms, rejected=rejected, size=SEED_BYTES):
-            pass
-        return rejected
-
-    def add_up(
-        self, sealed: Iterable[Sealed], *, terms: SumTerms, minimum: int = 2, exact: bool = False
-    ) -> Expanded:
-        """Add up the expansions of a round's seeds. First the round is recorded on disk as spent.
-
-        Args:
-            sealed: one for each client whose share the server has.
-            minimum: fewest clients that the server wants in the sum. The largest of this, of what the clients
-                were promised (``terms.context.minimum``), and of the aggregator's own minimum applies.
-            exact: whether to refuse the whole batch if a single envelope is bad, instead of leaving it out.
-
-        Raises:
-            BatchRefused: REPLAYED for a spent round; UNDER_MINIMUM for too few good envelopes; NOT_AGREED for
-                a bad envelope with ``exact``; NOT_IN_SERIES for a window that is not the next one.
-        """
-        _refuse_proofs(terms)
-        required = self._required(terms, minimum)
-        self.spent.spend(terms.context.token)
-        expansion, rejected, added = Expansion(terms.layout), dict[int, Refusal](), 0
-        for _, seed in self._opened(sealed, terms=terms, rejected=rejected, size=SEED_BYTES):
-            expansion.add(seed)
-            added += 1
-        if exact and rejected:
-            raise BatchRefused(Refusal.NOT_AGREED, rejected)
-        if added < required:
-            raise BatchRefused(Refusal.UNDER_MINIMUM, rejected)
-        total = expansion.total
-        if terms.window is not None:
-            data, coins = total.split()
-            kept = self._next_window(terms, data.to_words())
-            earlier = (Residues.from_words(each, layout=data.layout) for each in kept)
-            total = windowed(chain([data], earlier), coins, coefficients=terms.window.coefficients)
-        return Expanded(total, added, rejected)
-
-    def _check_window(self, terms: SumTerms) -> None:
-        if terms.window is not None:
-            with KeptSums(self.kept_sums) as kept:
-                kept.check(terms)
-
-    def _next_window(self, terms: SumTerms, data: bytes) -> list[bytes]:
-        """Record that the terms' window is opened; the kept sums that it is made of beside ``data``.
-
-        The window is also spent as a token, in case the file of kept sums is an older one put back.
-        """
-        assert terms.window is not None
-        with KeptSums(self.kept_sums) as kept:
-            earlier = kept.advance(terms, data)
-        place = terms.window.series + terms.window.index.to_bytes(8, "little")
-        self.spent.spend(_further_token(b"shuffle-plugins/1 window, opened", place))
-        return earlier
-
-    def _opened(
-        self, sealed: Iterable[Sealed], *, terms: SumTerms, rejected: dict[int, Refusal], size: int
-    ) -> Iterator[tuple[int, bytes]]:
-        """Yield the position of each good envelope, and the secret of ``size`` bytes in it."""
-        if self.public_key.sealing not in terms.aggregators:
-            raise ShuffleError("the server asks for a sum among whose aggregators this one is not")
-        opener = SeedOpener(terms=terms, private_key=self._key.sealing, enrolled=self._enrolled)
-        sealed_size, signers = sealed_seed_size(size), set[bytes]()
-        for position, (commitment, envelope) in enumerate(sealed):
-            try:
-                if len(envelope) != sealed_size:
-                    raise BatchRefused(Refusal.WRONG_SIZE)
-                signer, secret = opener.open(envelope, commitment=commitment)
-                if signer in signers:
-                    raise BatchRefused(Refusal.DUPLICATE)
-            except BatchRefused as refused:
-                rejected[position] = refused.code
-                continue
-            signers.add(signer)
-            yield position, secret
-
-    def _required(self, terms: SumTerms, minimum: int) -> int:
-        return max(self.minimum, checks.whole("minimum", minimum, at_least=2), terms.context.minimum)
 
 
 # -- verified sums -----------------------------------------------------------------------------------------
@@ -448,8 +317,112 @@ def _refuse_proofs(terms: SumTerms) -> None:
         raise ShuffleError("the clients of this round prove their counts: call verify, then add_verified")
 
 
-class VerifyingAggregator(Aggregator):
-    """An aggregator that checks range proofs, too: it answers once about a round, then gives out one sum."""
+class Aggregator(BatchService):
+    """Adds up the expansions of the seeds that a round's clients sealed to it.
+
+    It gives out one sum per round: the difference of two sums could be one client's expansion, and with it
+    the server could open that client's share. A bad envelope is dropped without the others, and the server
+    is told its position. Where there are several aggregators, all must add up the same clients: the server
+    first asks each which envelopes are good (:meth:`check`, as often as it likes), and then for the sum of
+    those that all found good (``exact=True``).
+
+    In a verified sum it first answers about the proofs of all clients, once (:meth:`verify`), and then gives
+    out the sum of those whose proofs hold (:meth:`add_verified`).
+
+    Where the terms name a window it gives out its share of that, and never of the round's own sum, which it
+    keeps for the next windows (:class:`KeptSums`).
+
+    Args:
+        key, enrolled, minimum, state: as of :class:`BatchService`.
+        windows: the file of kept sums; by default beside ``state``.
+    """
+
+    role = "aggregator"
+
+    def __init__(self, *, state: StrPath, windows: StrPath | None = None, **service: Any) -> None:
+        super().__init__(state=Path(state), **service)
+        self.kept_sums = Path(f"{state}.windows" if windows is None else windows)
+
+    def check(self, sealed: Iterable[Sealed], *, terms: SumTerms) -> dict[int, Refusal]:
+        """Why each bad envelope of a round is bad, by its position; the round is not spent by this.
+
+        BatchRefused (NOT_IN_SERIES) if the round's window is not the next one of its series.
+        """
+        _refuse_proofs(terms)
+        self._check_window(terms)
+        rejected: dict[int, Refusal] = {}
+        for _ in self._opened(sealed, terms=terms, rejected=rejected, size=SEED_BYTES):
+            pass
+        return rejected
+
+    def add_up(
+        self, sealed: Iterable[Sealed], *, terms: SumTerms, minimum: int = 2, exact: bool = False
+    ) -> Expanded:
+        """Add up the expansions of a round's seeds. First the round is recorded on disk as spent.
+
+        Args:
+            sealed: one for each client whose share the server has.
+            minimum: fewest clients that the server wants in the sum. The largest of this, of what the clients
+                were promised (``terms.context.minimum``), and of the aggregator's own minimum applies.
+            exact: whether to refuse the whole batch if a single envelope is bad, instead of leaving it out.
+
+        Raises:
+            BatchRefused: REPLAYED for a spent round; UNDER_MINIMUM for too few good envelopes; NOT_AGREED for
+                a bad envelope with ``exact``; NOT_IN_SERIES for a window that is not the next one.
+        """
+        _refuse_proofs(terms)
+        required = self._required(terms, minimum)
+        self.spent.spend(terms.context.token)
+        expansion, rejected, added = Expansion(terms.layout), dict[int, Refusal](), 0
+        for _, seed in self._opened(sealed, terms=terms, rejected=rejected, size=SEED_BYTES):
+            expansion.add(seed)
+            added += 1
+        if exact and rejected:
+            raise BatchRefused(Refusal.NOT_AGREED, rejected)
+        if added < required:
+            raise BatchRefused(Refusal.UNDER_MINIMUM, rejected)
+        total = expansion.total
+        if terms.window is not None:
+            data, coins = total.split()
+            kept = self._next_window(terms, data.to_words())
+            earlier = (Residues.from_words(each, layout=data.layout) for each in kept)
+            total = windowed(chain([data], earlier), coins, coefficients=terms.window.coefficients)
+        return Expanded(total, added, rejected)
+
+    def _check_window(self, terms: SumTerms) -> None:
+        if terms.window is not None:
+            with KeptSums(self.kept_sums) as kept:
+                kept.check(terms)
+
+    def _next_window(self, terms: SumTerms, data: bytes) -> list[bytes]:
+        """Record that the terms' window is opened; the kept sums that it is made of beside ``data``.
+
+        The window is also spent as a token, in case the file of kept sums is an older one put back.
+        """
+        assert terms.window is not None
+        with KeptSums(self.kept_sums) as kept:
+            earlier = kept.advance(terms, data)
+        place = terms.window.series + terms.window.index.to_bytes(8, "little")
+        self.spent.spend(_further_token(b"shuffle-plugins/1 window, opened", place))
+        return earlier
+
+    def _opened(
+        self, sealed: Iterable[Sealed], *, terms: SumTerms, rejected: dict[int, Refusal], size: int
+    ) -> Iterator[tuple[int, bytes]]:
+        """The position of each good envelope, and the secret of ``size`` bytes in it."""
+        if self.public_key.sealing not in terms.aggregators:
+            raise ShuffleError("the server asks for a sum among whose aggregators this one is not")
+        wanted, private_key, enrolled = sealed_seed_size(size), self._key.sealing, self._enrolled
+
+        def opened(one: Sealed) -> tuple[bytes, bytes]:
+            if len(one.envelope) != wanted:
+                raise BatchRefused(Refusal.WRONG_SIZE)
+            return open_seed(one, terms=terms, private_key=private_key, enrolled=enrolled)
+
+        return self._good(sealed, opened, rejected)
+
+    def _required(self, terms: SumTerms, minimum: int) -> int:
+        return max(self.minimum, checks.whole("minimum", minimum, at_least=2), terms.context.minimum)
 
     def verify(
         self, sealed: Iterable[Sealed], *, terms: VerifiedTerms, verify_key: bytes, minimum: int = 2

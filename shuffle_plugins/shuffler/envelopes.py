@@ -1,7 +1,7 @@
 """Sealed envelopes: a report that only the analyzer can read, in a cover that only the mixer can open.
 
     envelope = layer 1 ‖ ticket 2 ‖ … ‖ ticket k, for k mixers; k = 1 for a single one
-    layer 1  = HPKE to mixer 1 of   flag (1) ‖ signer (32) ‖ signature (64) ‖ k - 1 masks ‖ layer 2
+    layer 1  = HPKE to mixer 1 of   signer (32) ‖ signature (64) ‖ flag (1) ‖ k - 1 masks ‖ layer 2
     layer i  = HPKE to mixer i of   flag (1) ‖ mark ‖ layer i + 1, or inner after the last mixer
     ticket i = HPKE to mixer i of   signer (32) ‖ signature (64) ‖ masked mark ‖ k - i masks
     inner    = HPKE to the analyzer of each of the client's reports, one after another
@@ -20,15 +20,15 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from shuffle_plugins.shuffler.keys import (
-    KEY_BYTES,
     SEAL_BYTES,
-    SIGNATURE_BYTES,
+    SIGNER_BYTES,
     SealingKey,
     SigningKey,
     check_key,
-    has_signed,
     public_key_bytes,
     sealed_to,
+    signed_by,
+    signed_to,
     unsealed,
 )
 from shuffle_plugins.shuffler.shuffler import BatchRefused, Refusal, RoundContext, ShuffleError
@@ -42,16 +42,12 @@ MARK_BYTES = 16
 MODULUS = 1 << (8 * MARK_BYTES)
 """All masked marks and, negative, all marks and masks add up to 0 modulo this: layers are the clients'."""
 
-_NAMED_BYTES = KEY_BYTES + SIGNATURE_BYTES
-_COVER_BYTES = 1 + _NAMED_BYTES
 _REPORT, _DUMMY = b"\x01", b"\x00"
 
 _TO_ANALYZER = b"shuffle-plugins/4 to the analyzer"
 _CASCADE = b"shuffle-plugins/4 cascade"
 _LAYER = b"shuffle-plugins/4 layer"
-_SIGNED = b"shuffle-plugins/4 signed"
 _TICKET = b"shuffle-plugins/4 ticket"
-_SIGNED_TICKET = b"shuffle-plugins/4 ticket signed"
 
 
 class Opened(NamedTuple):
@@ -84,12 +80,13 @@ def layer_size(size: int, *, mixers: int, position: int) -> int:
 
 def cover_size(*, mixers: int, position: int) -> int:
     """Bytes by which the layer of the mixer at a position is longer than what is inside."""
-    return SEAL_BYTES + (1 + MARK_BYTES if position else _COVER_BYTES + (mixers - 1) * MARK_BYTES)
+    named = MARK_BYTES if position else SIGNER_BYTES + (mixers - 1) * MARK_BYTES
+    return SEAL_BYTES + 1 + named
 
 
 def ticket_size(*, mixers: int, position: int) -> int:
     """Bytes of the ticket that goes with a layer; the first mixer needs none."""
-    return _NAMED_BYTES + (mixers - position) * MARK_BYTES + SEAL_BYTES if position else 0
+    return SIGNER_BYTES + (mixers - position) * MARK_BYTES + SEAL_BYTES if position else 0
 
 
 def seal(
@@ -117,7 +114,7 @@ def seal(
     check_several(context, mixers=len(mixer_keys))
     binding = cascade_binding(context=context, analyzer_key=analyzer_key, mixer_keys=mixer_keys)
     flag = _DUMMY if report is None else _REPORT
-    drawn, signer = draw_marks(len(mixer_keys)), public_key_bytes(signing_key)
+    drawn = draw_marks(len(mixer_keys))
     text = report or bytes(whole)
     parts = [text[place * size : (place + 1) * size] for place in range(context.reports)]
     info = _TO_ANALYZER + context.digest()
@@ -127,11 +124,11 @@ def seal(
         marked = flag + mark_bytes(drawn.marks[position]) + inner
         inner = sealed_to(mixer_keys[position], marked, info=_at(_LAYER, binding, position))
         masked = mark_bytes(drawn.masked[position], *drawn.masks[position])
-        ticket = signer + signing_key.sign(_at(_SIGNED_TICKET, binding, position) + masked) + masked
-        tickets.append(sealed_to(mixer_keys[position], ticket, info=_at(_TICKET, binding, position)))
-    inner = mark_bytes(*drawn.masks[0]) + inner
-    cover = flag + signer + signing_key.sign(_at(_SIGNED, binding, 0) + flag + inner) + inner
-    return b"".join([sealed_to(mixer_keys[0], cover, info=_at(_LAYER, binding, 0)), *tickets[::-1]])
+        info = _at(_TICKET, binding, position)
+        tickets.append(signed_to(mixer_keys[position], masked, signing_key=signing_key, info=info))
+    first = flag + mark_bytes(*drawn.masks[0]) + inner
+    first = signed_to(mixer_keys[0], first, signing_key=signing_key, info=_at(_LAYER, binding, 0))
+    return b"".join([first, *tickets[::-1]])
 
 
 class EnvelopeOpener:
@@ -166,36 +163,26 @@ class EnvelopeOpener:
             BatchRefused: UNREADABLE if it was altered or sealed to another key or for another round;
                 UNKNOWN_SIGNER if no enrolled client signed it, at the first mixer.
         """
-        cover = self._decrypted(envelope, _LAYER)
-        flag = cover[:1]
-        start = cover_size(mixers=self.mixers, position=self.position) - SEAL_BYTES
-        if flag not in (_REPORT, _DUMMY) or len(cover) - start < SEAL_BYTES:
-            raise BatchRefused(Refusal.UNREADABLE)
-        real, inner = flag == _REPORT, cover[start:]
+        info, signer = _at(_LAYER, self._binding, self.position), b""
         if self.position:
-            [mark] = read_marks(cover[1:start])
-            return Opened(signer=b"", real=real, inner=inner, mark=mark)
-        signer, signature = cover[1 : 1 + KEY_BYTES], cover[1 + KEY_BYTES : _COVER_BYTES]
-        self._check_signature(signer, signature, _SIGNED, flag + cover[_COVER_BYTES:])
-        return Opened(signer=signer, real=real, inner=inner, masks=read_marks(cover[_COVER_BYTES:start]))
+            text = unsealed(envelope, self._private_key, info=info)
+        else:
+            signer, text = signed_by(envelope, self._private_key, enrolled=self._enrolled, info=info)
+        flag, start = text[:1], 1 + MARK_BYTES * (1 if self.position else self.mixers - 1)
+        if flag not in (_REPORT, _DUMMY) or len(text) - start < SEAL_BYTES:
+            raise BatchRefused(Refusal.UNREADABLE)
+        one = Opened(signer=signer, real=flag == _REPORT, inner=text[start:])
+        marks = read_marks(text[1:start])
+        return one._replace(mark=marks[0]) if self.position else one._replace(masks=marks)
 
     def open_ticket(self, ticket: bytes) -> Opened:
         """Open one ticket, at a later mixer; errors as of :meth:`open` at the first."""
-        text = self._decrypted(ticket, _TICKET)
-        if len(text) != ticket_size(mixers=self.mixers, position=self.position) - SEAL_BYTES:
+        if len(ticket) != ticket_size(mixers=self.mixers, position=self.position):
             raise BatchRefused(Refusal.UNREADABLE)
-        signer, signature, masked = text[:KEY_BYTES], text[KEY_BYTES:_NAMED_BYTES], text[_NAMED_BYTES:]
-        self._check_signature(signer, signature, _SIGNED_TICKET, masked)
+        info = _at(_TICKET, self._binding, self.position)
+        signer, masked = signed_by(ticket, self._private_key, enrolled=self._enrolled, info=info)
         first, *masks = read_marks(masked)
         return Opened(signer=signer, mark=first, masks=tuple(masks))
-
-    def _decrypted(self, ciphertext: bytes, label: bytes) -> bytes:
-        return unsealed(ciphertext, self._private_key, info=_at(label, self._binding, self.position))
-
-    def _check_signature(self, signer: bytes, signature: bytes, label: bytes, text: bytes) -> None:
-        bound = _at(label, self._binding, self.position) + text
-        if signer not in self._enrolled or not has_signed(signer, signature, bound):
-            raise BatchRefused(Refusal.UNKNOWN_SIGNER)
 
 
 def open_reports(
@@ -229,7 +216,7 @@ def cascade_binding(*, context: RoundContext, analyzer_key: bytes, mixer_keys: S
 
 
 def _at(label: bytes, binding: bytes, position: int) -> bytes:
-    """What a layer, a ticket or a signature is bound to, of the mixer at a position."""
+    """What a layer or a ticket is bound to, of the mixer at a position."""
     return label + binding + position.to_bytes(1, "big")
 
 

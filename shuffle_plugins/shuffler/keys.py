@@ -37,8 +37,11 @@ SealingKey = X25519PrivateKey
 SigningKey = Ed25519PrivateKey
 """Private key with which a client signs its envelopes, and a mixer what it says."""
 
-SEAL_BYTES, SIGNATURE_BYTES = KEY_BYTES + 16, 64
-"""Bytes by which what is sealed is longer than what is inside, and bytes of a signature."""
+SEAL_BYTES = KEY_BYTES + 16
+"""Bytes by which what is sealed is longer than what is inside."""
+
+SIGNER_BYTES = KEY_BYTES + 64
+"""Bytes of a signer's public key and its signature, before a text that is signed and sealed."""
 
 _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)  # HPKE, RFC 9180, in base mode
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
@@ -104,6 +107,35 @@ def unsealed(ciphertext: bytes, private_key: SealingKey, *, info: bytes) -> byte
         return _SUITE.decrypt(ciphertext, private_key, info=info)
     except (InvalidTag, ValueError):
         raise BatchRefused(Refusal.UNREADABLE) from None
+
+
+def signed_to(public_key: bytes, text: bytes, *, signing_key: SigningKey, info: bytes) -> bytes:
+    """The text as :func:`sealed_to` seals it, behind a signature of it, of the key and of ``info``.
+
+    All ``info`` of one label have one length, and no label begins another one.
+    """
+    signature = signing_key.sign(_signed(public_key, text, info))
+    return sealed_to(public_key, public_key_bytes(signing_key) + signature + text, info=info)
+
+
+def signed_by(
+    ciphertext: bytes, private_key: SealingKey, *, enrolled: frozenset[bytes], info: bytes
+) -> tuple[bytes, bytes]:
+    """The signer's public key and the text of what :func:`signed_to` made.
+
+    Raises:
+        BatchRefused: UNREADABLE as of :func:`unsealed`; UNKNOWN_SIGNER if no enrolled client signed it.
+    """
+    named = unsealed(ciphertext, private_key, info=info)
+    signer, signature, text = named[:KEY_BYTES], named[KEY_BYTES:SIGNER_BYTES], named[SIGNER_BYTES:]
+    signed = _signed(public_key_bytes(private_key), text, info)
+    if signer not in enrolled or not has_signed(signer, signature, signed):
+        raise BatchRefused(Refusal.UNKNOWN_SIGNER)
+    return signer, text
+
+
+def _signed(public_key: bytes, text: bytes, info: bytes) -> bytes:
+    return b"shuffle-plugins/5 signed" + public_key + info + text
 
 
 def has_signed(public_key: bytes, signature: bytes, text: bytes) -> bool:

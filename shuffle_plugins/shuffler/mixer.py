@@ -286,81 +286,50 @@ class Mixer(BatchService):
             enrolled=self._enrolled,
             mixer_keys=request.mixer_keys,
         )
-        tally, size = _Tally(opener, self._enrolled, split=request.layer_bytes), request.output_size
-        last = request.position == len(request.mixers) - 1
+        split, size, rejected = request.layer_bytes, request.output_size, dict[int, Refusal]()
+
+        def opened(item: bytes) -> tuple[bytes, tuple[Opened, Opened | None]]:
+            """The signer, the ticket, which at the first mixer is the layer, and the layer if it opens."""
+            if request.position == 0:
+                named = opener.open(item)
+                return named.signer, (named, named)
+            ticket = opener.open_ticket(item[split:])
+            layer: Opened | None = None
+            with suppress(BatchRefused):  # its place in the batch says nothing about whose it is
+                layer = opener.open(item[:split])
+            return ticket.signer, (ticket, layer)
+
+        further = len(request.mixers) - 1 - request.position  # mixers after this one
+        masks, answered, real, whole, unbalanced = [0] * further, 0, 0, True, -request.earlier_masks
         with ShuffledFile(size, directory=directory) as shuffled:
-            for position, item in enumerate(items):
-                try:
-                    one = tally.take(item)
-                except BatchRefused as refused:
-                    tally.rejected[position] = refused.code
+            for _, (ticket, layer) in self._good(items, opened, rejected):
+                answered += 1
+                masks = [sum(pair) for pair in zip(masks, ticket.masks, strict=True)]
+                unbalanced += ticket.mark
+                if layer is None:
+                    whole = False
                     continue
-                if one is not None and (one.real or not last):
-                    for start in range(0, len(one.inner), size):
-                        shuffled.add(one.inner[start : start + size])
-            tally.check(request.earlier_masks)
-            if tally.real < max(self.minimum, request.minimum, request.context.minimum):
-                raise BatchRefused(Refusal.UNDER_MINIMUM, tally.rejected)
+                unbalanced -= layer.mark
+                real += layer.real
+                if layer.real or further:
+                    for start in range(0, len(layer.inner), size):
+                        shuffled.add(layer.inner[start : start + size])
+            if request.position:  # the layers must be those of the clients whose tickets came
+                for code in rejected.values():
+                    raise BatchRefused(code, rejected)
+                if unbalanced % MODULUS or not whole:
+                    raise BatchRefused(Refusal.INCONSISTENT)
+            if real < max(self.minimum, request.minimum, request.context.minimum):
+                raise BatchRefused(Refusal.UNDER_MINIMUM, rejected)
             said = MixedStatement(
                 request=request.digest(),
-                answered=tally.answered,
-                rejected=tally.rejected,
+                answered=answered,
+                rejected=rejected,
                 count=len(shuffled),
                 outputs=items_digest(_written(shuffled.drain(), outputs), size=size),
-                masks=tuple(tally.masks),
+                masks=tuple(masks),
             )
         return replace(said, signature=self.sign(request.statement(said)))
-
-
-class _Tally:
-    """What a mixer counts and adds up while it opens a batch."""
-
-    def __init__(self, opener: EnvelopeOpener, enrolled: frozenset[bytes], *, split: int) -> None:
-        self._opener = opener
-        self._first = opener.position == 0
-        self._split = split  # bytes of an item's layer, before its ticket
-        # Who has not come yet: the set shares its keys with the enrolled; one of those seen would not.
-        self._absent = set(enrolled)
-        self._masked = self._marks = 0
-        self._whole = True
-        self.answered = self.real = 0
-        self.masks = [0] * (opener.mixers - 1 - opener.position)
-        self.rejected: dict[int, Refusal] = {}
-
-    def take(self, item: bytes) -> Opened | None:
-        """What is inside; None for a layer of a later mixer that does not open."""
-        if self._first:
-            one = self._opener.open(item)
-            self._come(one.signer, one.masks)
-        else:
-            ticket = self._opener.open_ticket(item[self._split :])
-            self._come(ticket.signer, ticket.masks)
-            self._masked += ticket.mark
-            try:
-                one = self._opener.open(item[: self._split])
-            except BatchRefused:
-                self._whole = False  # its place in the batch says nothing about whose it is
-                return None
-            self._marks += one.mark
-        self.real += one.real
-        return one
-
-    def check(self, earlier_masks: int) -> None:
-        """Check, at a later mixer, that the layers are those of the clients whose tickets came."""
-        if self._first:
-            return
-        for code in self.rejected.values():
-            raise BatchRefused(code, self.rejected)
-        agreed = (self._masked - self._marks - earlier_masks) % MODULUS == 0
-        if not (self._whole and agreed):
-            raise BatchRefused(Refusal.INCONSISTENT)
-
-    def _come(self, signer: bytes, masks: tuple[int, ...]) -> None:
-        if signer not in self._absent:
-            raise BatchRefused(Refusal.DUPLICATE)
-        self._absent.remove(signer)
-        self.answered += 1
-        self.masks = [sum(pair) for pair in zip(self.masks, masks, strict=True)]
 
 
 class ShuffledFile:

@@ -7,14 +7,17 @@ that an answer cannot be passed off as the answer to another question. Different
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.database import Database, StrPath
 from shuffle_plugins.shuffler.keys import KEY_BYTES, ServiceKey, ServicePublicKey, check_key
 from shuffle_plugins.shuffler.shuffler import BatchRefused, Refusal, ShuffleError
+
+_Item = TypeVar("_Item")
+_Content = TypeVar("_Content")
 
 CHALLENGE_BYTES = 32
 """Bytes of the random challenge, used once, to which a mixer answers who it is."""
@@ -139,6 +142,27 @@ class BatchService:
     def public_key(self) -> ServicePublicKey:
         """The key that clients and the server pin."""
         return self._key.public
+
+    def _good(
+        self,
+        items: Iterable[_Item],
+        opened: Callable[[_Item], tuple[bytes, _Content]],
+        rejected: dict[int, Refusal],
+    ) -> Iterator[tuple[int, _Content]]:
+        """Position and content of each good item, ``opened`` being its signer and content; of those of one
+        signer the first. Why others are not good is entered in ``rejected``, by their position."""
+        # Who has not come yet: the set shares its keys with the enrolled; one of those seen would not.
+        absent = set(self._enrolled)
+        for position, item in enumerate(items):
+            try:
+                signer, content = opened(item)
+                if signer not in absent:
+                    raise BatchRefused(Refusal.DUPLICATE)
+            except BatchRefused as refused:
+                rejected[position] = refused.code
+                continue
+            absent.remove(signer)
+            yield position, content
 
     def sign(self, statement: bytes) -> bytes:
         """The service's signature of a statement, 64 bytes; who pinned its public key can check it."""

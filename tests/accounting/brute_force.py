@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-from scipy import optimize
+from scipy import optimize, stats
 
 from shuffle_plugins.accounting import Atoms
 from shuffle_plugins.accounting.pairs.others import MixPair
@@ -108,6 +108,21 @@ def mixed_bound(pair: MixPair, factors: np.ndarray) -> np.ndarray:
         # Given the share, what the mix tells is (A − E·B)₊ of A, B ≥ 0, so it falls in E, and its bounds may.
         total += bucket.mass * np.minimum.accumulate(worst) / pair.population
     return total
+
+
+def generic_delta(*, local_epsilon: float, population: int, cohort: int, epsilon: float) -> float:
+    """δ of the generic k-of-n pair from binomial tails: given m active slots, the heads count is linear."""
+    e, bound = math.exp(local_epsilon), math.exp(epsilon)
+    gamma = cohort / population
+    counts = np.arange(cohort + 1)
+    weights = stats.binom.pmf(counts, cohort, 2 / (e + 1))
+    counts, weights = counts[weights > 1e-30], weights[weights > 1e-30]
+    constant = (1 - gamma) * (1 - bound) + gamma / cohort * counts * (1 - e * bound)
+    slope = gamma / cohort * (e - 1) * (1 + bound)
+    least = np.floor(-constant / slope) + 1
+    above = stats.binom.sf(least - 1, counts, 0.5)
+    mean_above = counts / 2 * stats.binom.sf(least - 2, np.maximum(counts - 1, 0), 0.5)
+    return float(np.sum(weights * (constant * above + slope * mean_above)))
 
 
 def neighbours(records: int, clients: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:

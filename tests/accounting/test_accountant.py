@@ -82,6 +82,12 @@ def test_an_interval_takes_a_format_of_numbers_and_rounds_outwards(
     assert above <= 1.1 * interval.upper + 1
 
 
+def test_an_interval_without_a_lower_end_says_so() -> None:
+    batches = accountant_of(shuffled(1.5, 6000, 1000, sampling="single-pass"))
+    assert str(batches.epsilon(1e-5)).startswith("ε ≤ ")
+    assert str(batches.delta(0.1)).startswith("δ ≤ ")
+
+
 def test_intervals_compare_by_the_guarantee() -> None:
     interval = dataclasses.replace(SPENT, lower=0.9, upper=1.1)
     assert interval <= 1.1

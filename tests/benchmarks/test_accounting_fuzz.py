@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+from example_scripts import ROOT, importable
 
 
 @pytest.fixture(scope="module")
-def fuzzer() -> Any:
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
+def fuzzer() -> Iterator[Any]:
+    with importable(ROOT / "benchmarks"):
         yield importlib.import_module("accounting_fuzz")
-    finally:
-        sys.path.remove(str(BENCHMARKS))
 
 
 @pytest.mark.slow

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+from example_scripts import ROOT, importable
 
 
 @pytest.fixture(scope="module")
-def modules() -> Any:
+def modules() -> Iterator[Any]:
     """(grid_settings, grid_report, published_grid): the scripts lie beside each other, not in a package."""
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
+    with importable(ROOT / "benchmarks"):
         yield tuple(
             importlib.import_module(name) for name in ("grid_settings", "grid_report", "published_grid")
         )
-    finally:
-        sys.path.remove(str(BENCHMARKS))
 
 
 @pytest.fixture(scope="module")

@@ -28,3 +28,16 @@ class CommandLine:
         code, out, err = self(*arguments, "--json")
         assert (code, err) == (0, "")
         return json.loads(out)
+
+    def text(self, *arguments: Any) -> str:
+        """What a command prints that has nothing to complain of."""
+        code, out, err = self(*arguments)
+        assert (code, err) == (0, "")
+        return out
+
+    def refused(self, *arguments: Any) -> str:
+        """What a command says, in one line, that does nothing."""
+        code, out, err = self(*arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert err.startswith("error: ")
+        return err

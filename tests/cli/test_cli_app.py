@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import signal
 import subprocess
@@ -13,11 +14,12 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
+from anyio import CapacityLimiter, to_process
 from browsers import CHROMIUM, DRIVER, PATIENCE, opened
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
 from shuffle_plugins.cli.output import interval
-from shuffle_plugins.cli.page.server import Workers
+from shuffle_plugins.cli.page.server import answer_lines
 
 pytestmark = pytest.mark.process
 SMALL = {"population": "2000", "cohort": "200", "local-epsilon": "1", "rounds": "20", "delta": "1e-5"}
@@ -113,24 +115,31 @@ def test_the_interval_moves_with_a_slider(address: str, browser: Any) -> None:
 
 def test_a_question_that_nobody_waits_for_any_more_is_ended_and_a_crash_is_told() -> None:
     async def ask() -> None:
-        processes = Workers(grace=0.1)
-        answer = processes.lines(SMALL)
+        one = CapacityLimiter(1)
+
+        def stopped() -> int:
+            """A process that does not answer what it is asked; no question is so slow on every machine."""
+            (process,) = to_process._process_pool_workers.get()
+            os.kill(process.pid, signal.SIGSTOP)
+            return process.pid
+
+        answer = answer_lines(SMALL, processes=one)
         assert expected(20) in json.loads(await anext(answer))["html"]
         await answer.aclose()  # its process waits for the next question
-        (worker,) = processes._workers
-        worker.process.send_signal(signal.SIGSTOP)  # no question is so slow on every machine
-        hopeless = asyncio.ensure_future(anext(processes.lines(SMALL)))
+        ended = stopped()
+        hopeless = anext(answer_lines(SMALL, processes=one, grace=0.1))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(hopeless, 1.0)
-        assert await asyncio.wait_for(worker.process.wait(), PATIENCE) != 0
+        assert json.loads(await anext(answer_lines({"delta": "2"}, processes=one)))["field"] == "delta"
 
-        answer = processes.lines({"delta": "2"})
-        assert json.loads(await anext(answer))["field"] == "delta"
-        (worker,) = processes._workers
-        worker.process.kill()
-        assert "ended by itself" in json.loads(await anext(answer))["html"]
+        killed = stopped()
+        assert killed != ended
+        answer = answer_lines(SMALL, processes=one)
+        asked = asyncio.ensure_future(anext(answer))
+        while not one.borrowed_tokens:
+            await asyncio.sleep(0)
+        os.kill(killed, signal.SIGKILL)
+        assert "ended by itself" in json.loads(await asked)["html"]
         assert [each async for each in answer] == []
-        assert processes._workers == []
-        await worker.process.wait()
 
     asyncio.run(ask())

@@ -1,6 +1,5 @@
 """The page of ``shuffle-plugins app`` says what the accountant says, and to this machine alone."""
 
-import io
 import json
 import math
 import socket
@@ -149,13 +148,20 @@ def test_only_this_machine_and_the_page_itself_may_ask(client: TestClient) -> No
     assert "access-control-allow-origin" not in client.get("/").headers
 
 
-def test_a_process_gives_the_parts_of_each_answer_one_by_one(monkeypatch, capsys) -> None:
-    asked = [{"query": {"delta": "2"}}, {}, {"query": {"rounds": ""}}, {"query": {"rounds": "x"}}]
-    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(json.dumps(each) + "\n" for each in asked)))
-    rendering.answer_lines()
-    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [each and each["field"] for each in said] == ["delta", None, "rounds", "rounds"]
-    assert said[1] is None
+def test_parts_of_an_answer_are_given_one_by_one_from_any_place(monkeypatch) -> None:
+    begun = []
+
+    def parts(query):
+        begun.append(query)
+        return iter([rendering.Part(str(place), query["rounds"]) for place in range(3)])
+
+    monkeypatch.setattr(rendering, "parts", parts)
+    lines = [rendering.line({"rounds": "1"}, place) for place in range(4)]
+    assert [each and json.loads(each)["part"] for each in lines] == ["0", "1", "2", None]
+    assert len(begun) == 1
+    assert json.loads(rendering.line({"rounds": "2"}, 1) or "")["html"] == "2"
+    assert rendering.line({"rounds": "2"}, 2) == lines[2].replace('"1"', '"2"')
+    assert len(begun) == 2
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ from shuffle_plugins.core.packing import (
     pack_bits,
     pack_records,
     pack_rows,
-    unpack_bits,
     unpack_records,
     unpack_rows,
 )
@@ -33,7 +32,7 @@ def test_every_width_is_the_binary_text(bits):
         packed = pack_bits(given, bits)
         assert packed.dtype == torch.uint8
         assert packed.numpy().tobytes() == to_bytes(as_text(given, bits))
-        back = unpack_bits(packed, bits, count)
+        back = unpack_rows(packed.unsqueeze(0), bits, count)[0]
         assert back.dtype == compact_dtype(bits)
         assert torch.equal(back.long(), given)
 

@@ -8,7 +8,6 @@ import math
 import re
 import secrets
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 import torch
 from accounted import accounted
 from code_blocks import ROOT
+from example_scripts import importable
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.config import get_fused_config_from_dir, parse_config_args
@@ -293,11 +293,6 @@ has(FLOWER, "Sums of many messages", lambda: in_flower() | {"model": nn.Linear(9
 has(FLOWER, "Windows of sums", lambda: in_flower() | {"model": nn.Linear(9, 1)}, slow=True)
 has(
     FLOWER,
-    "Shuffling between organisations",
-    lambda: in_flower() | {"app": an_app(), "abbreviated": public_keys("90c3…")},
-)
-has(
-    FLOWER,
     "Sums that nobody sees",
     lambda: (
         in_flower() | {"app": an_app(), "protocol": FEW_COINS, "abbreviated": public_keys("90c3…", "7b1e…")}
@@ -461,18 +456,13 @@ def flwr_run(app: str, *, rounds: int) -> Callable[[list[str]], None]:
         config = get_fused_config_from_dir(folder, given.get("--run-config", {}))
         config["num-server-rounds"] = min(rounds, int(config["num-server-rounds"]))
         context = Context(_run(), 0, {}, RecordDict(), config)
-        sys.path.insert(0, str(folder))
-        try:
-            package = app.replace("-", "_")
+        package = app.replace("-", "_")
+        with importable(folder), keys_removed(context):
             client, server = (
                 importlib.import_module(f"{package}.{end}_app").app for end in ("client", "server")
             )
             nodes = int(given["--federation-config"]["num-supernodes"])
-            grid = InProcessGrid(client, num_nodes=nodes, run_config=config, run_id=context.run_id)
-            with keys_removed(context):
-                server(grid, context)
-        finally:
-            sys.path.remove(str(folder))
+            server(InProcessGrid(client, num_nodes=nodes, run_config=config, run_id=context.run_id), context)
 
     return run
 

@@ -1,4 +1,4 @@
-"""What the accountants say of every kind of round and history; published bounds; calibrations."""
+"""What the accountants say of every kind of round and history; calibrations."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from answers import Questions, answer
+from answers import Questions
 
 from shuffle_plugins.accounting import (
-    FEW_PUBLISHED,
     Adversary,
     Blanket,
     FederatedAccountant,
@@ -25,10 +24,8 @@ from shuffle_plugins.accounting import (
     calibrate_cohort,
     calibrate_local_epsilon,
     calibrate_num_steps,
-    compare,
     pair_epsilon_interval,
 )
-from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS
 from shuffle_plugins.mechanisms import registry
 
 DELTA = 1e-6
@@ -318,16 +315,6 @@ def secret(reports: int = 90, *, mechanism: Any = None, **fields: Any) -> Federa
     return FederatedRound.secret(mechanism or _Generic(), **{"answered": 950, "reports": reports, **fields})
 
 
-def seen(found: FederatedRound) -> dict[str, Any]:
-    """Each side of a round, and what it costs there."""
-    return {
-        "reports": found.reports,
-        "secret": found.is_secret,
-        "observer": interval(accountant_of([(found.observer, 3)]).epsilon(DELTA)),
-        "server": interval(accountant_of([(found.server, 3)]).epsilon(DELTA)),
-    }
-
-
 _ASKED = {OBSERVER: "observer", SERVER: "server", Adversary.LOCAL: "local"}
 
 
@@ -372,17 +359,6 @@ def of_approximate() -> FederatedAccountant:
     return accountant
 
 
-for _name, _federated in {
-    "drawn": drawn,
-    "drawn, some honest": partial(drawn, honest_fraction=0.6),
-    "drawn, all": partial(drawn, candidates=100),
-    "drawn, coins": partial(drawn, mechanism=_Coins()),
-    "secret, at a rate": partial(secret, rate=0.2),
-    "secret, some honest": partial(secret, honest_fraction=0.35, rate=0.1),
-    "secret, coins": partial(secret, mechanism=_Coins()),
-    "drawn, with a delta": partial(drawn, mechanism=_Generic(1.0, 1e-12)),
-}.items():
-    QUESTIONS.add(f"federated round: {_name}", lambda make=_federated: seen(make()))
 for _name, _build in {
     "nothing": FederatedAccountant,
     "several kinds": several,
@@ -391,41 +367,6 @@ for _name, _build in {
     "(ε0, δ0) reports": of_approximate,
 }.items():
     QUESTIONS.add(f"federated: {_name}", lambda build=_build: spending(build()))
-
-# -- published bounds ---------------------------------------------------------------------------------------
-
-_SETTINGS: dict[str, dict[str, Any]] = {
-    "sampled": {"local_epsilon": 1.0, "population": 100_000, "cohort": 10_000, "num_steps": 100},
-    "everybody": {"local_epsilon": 0.5, "population": 20_000, "cohort": 20_000, "num_steps": 1},
-}
-for _bound in PUBLISHED_BOUNDS:
-    QUESTIONS.add(
-        _bound.name,
-        lambda bound=_bound: {
-            "valid": [bound.valid, bound.adaptive],
-            **{
-                setting: answer(partial(bound.epsilon, **fields, delta=DELTA))
-                for setting, fields in _SETTINGS.items()
-            },
-        },
-    )
-
-
-def compared(make: Callable[[], ShuffleRound], **options: Any) -> dict[str, Any]:
-    """What stands beside the accountant's."""
-    found = compare(shuffle_round=make(), num_steps=20, delta=DELTA, **options)
-    return {
-        "interval": {"lower": found.interval.lower, "upper": found.interval.upper},
-        "bounds": [[bound.name, bound.kind, bound.epsilon] for bound in found.bounds],
-        "out of range": [each.name for each in found.out_of_range],
-    }
-
-
-QUESTIONS.add("compared: two of them", partial(compared, shuffled, published=FEW_PUBLISHED))
-QUESTIONS.add(
-    "compared: everybody, Rényi",
-    partial(compared, partial(everybody, 5_000), method="rdp", published=FEW_PUBLISHED),
-)
 
 # -- calibrations -------------------------------------------------------------------------------------------
 
@@ -440,36 +381,8 @@ for _scheme, _adversary in ((Sampling.WITHOUT_REPLACEMENT, OBSERVER), (Sampling.
         ),
     )
 QUESTIONS.add(
-    "largest local epsilon: privunit",
-    lambda: calibrate_local_epsilon(
-        **_TARGETS,
-        **_SOME,
-        **_FIXED,
-        mechanism="privunit",
-        blanket_factory=lambda level: registry.blanket("privunit", local_epsilon=level, dim=50),
-    ),
-)
-QUESTIONS.add(
-    "largest local epsilon: Rényi", partial(calibrate_local_epsilon, **_TARGETS, **_SOME, method="rdp")
-)
-QUESTIONS.add(
-    "largest local epsilon: out of reach",
-    partial(
-        calibrate_local_epsilon,
-        target_epsilon=1e-4,
-        delta=1e-12,
-        population=10,
-        cohort=10,
-        num_steps=1_000,
-    ),
-)
-QUESTIONS.add(
     "most rounds: without-replacement, server",
     lambda: calibrate_num_steps(**_TARGETS, shuffle_round=shuffled(local_epsilon=0.6, adversary=SERVER)),
-)
-QUESTIONS.add(
-    "most rounds: coins",
-    lambda: calibrate_num_steps(target_epsilon=2.0, delta=DELTA, shuffle_round=coins()),
 )
 for _scheme in (Sampling.WITHOUT_REPLACEMENT, Sampling.CHECK_IN):
     QUESTIONS.add(

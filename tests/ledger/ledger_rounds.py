@@ -9,9 +9,10 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 from sqlite3 import Connection
+from typing import Any
 
 from shuffle_plugins.accounting import FederatedRound, Sampling, ShuffleRound
-from shuffle_plugins.ledger import BudgetLedger
+from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ClientLimits
 
 CALLS = (
     "before-begin",
@@ -57,6 +58,22 @@ def drawn(reports: int, *, local_epsilon: float = 1.5) -> FederatedRound:
 
 def people(count: int) -> list[str]:
     return [f"node-{i}" for i in range(count)]
+
+
+NO_LIMITS = ClientLimits()
+
+
+def charge(ledger: ClientLedger, limits: ClientLimits = NO_LIMITS, **about: Any) -> None:
+    """A client's report, a small one unless ``about`` says otherwise."""
+    report: dict[str, Any] = {
+        "run": "r",
+        "token": secrets.token_bytes(16),
+        "server_round": 1,
+        "mechanism": "privunit",
+        "local_epsilon": 0.1,
+        "local_delta": 1e-9,
+    }
+    ledger.charge(limits=limits, **report | about)
 
 
 def die() -> None:

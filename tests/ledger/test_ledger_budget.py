@@ -8,14 +8,16 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ledger_rounds import drawn, people
 
-from shuffle_plugins.accounting import Adversary, FederatedAccountant
+from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedRound
 from shuffle_plugins.ledger import BudgetLedger, LedgerError, RoundState
 
 DELTA = 1e-5
+NINETY, WORST, PEOPLE = drawn(90), drawn(50), people(99)
 
 
 def token() -> bytes:
@@ -27,17 +29,24 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "budget.sqlite"
 
 
-def complete_round(
+def receive_round(
     ledger: BudgetLedger,
+    actual: FederatedRound = NINETY,
     *,
-    reports: int = 90,
+    names: list[str] | None = PEOPLE,
     run: str = "r",
     server_round: int = 1,
-    data: bytes | None = None,
+    worst: FederatedRound = WORST,
+    **about: Any,
 ) -> bytes:
     own = token()
-    ledger.begin(token=own, run=run, server_round=server_round, worst=drawn(50))
-    ledger.receive(own, actual=drawn(reports), participants=people(99))
+    ledger.begin(token=own, run=run, server_round=server_round, worst=worst)
+    ledger.receive(own, actual=actual, participants=names, **about)
+    return own
+
+
+def complete_round(ledger: BudgetLedger, *, data: bytes | None = None, **about: Any) -> bytes:
+    own = receive_round(ledger, **about)
     ledger.complete(own, checkpoint=data)
     return own
 
@@ -63,10 +72,8 @@ def test_nodes_of_one_run_are_not_recognised_in_the_next(path: Path) -> None:
     with BudgetLedger(path, model="m") as ledger:
         for run in range(4):
             for server_round in range(3):
-                own = token()
-                ledger.begin(token=own, run=f"run-{run}", server_round=server_round, worst=drawn(50))
                 names = [f"{run}-{client}" for client in range(90)]
-                ledger.receive(own, actual=drawn(90), participants=names)
+                receive_round(ledger, names=names, run=f"run-{run}", server_round=server_round)
         assert ledger.accountant().worst_client_rounds == 12
 
 
@@ -74,9 +81,7 @@ def test_the_ledgers_accountant_is_the_one_that_was_there(path: Path) -> None:
     accountant = FederatedAccountant()
     with BudgetLedger(path, model="m") as ledger:
         for index, names in enumerate([people(95), people(99)[4:], None, people(100)]):
-            own = token()
-            ledger.begin(token=own, run="run", server_round=index, worst=drawn(50))
-            ledger.receive(own, actual=drawn(80 + index), participants=names)
+            receive_round(ledger, drawn(80 + index), names=names, run="run", server_round=index)
             accountant.step(drawn(80 + index), participants=names)
         own = token()
         ledger.begin(token=own, run="run", server_round=9, worst=drawn(50))
@@ -96,15 +101,11 @@ def test_what_a_client_that_joined_may_have_been_in_is_kept_of_all_kinds(path: P
     known = FederatedAccountant()
     with BudgetLedger(path, model="m") as ledger:
         for actual, names in ((drawn(90), people(99)), (drawn(90, local_epsilon=0.5), ["new", *people(98)])):
-            own = token()
-            ledger.begin(token=own, run="r", server_round=1, worst=actual)
-            ledger.receive(own, actual=actual, participants=names, before=known.assumed(names))
+            receive_round(ledger, actual, names=names, worst=actual, before=known.assumed(names))
             known.step(actual, participants=names)
             known.join(["new"])
-        own = token()
-        ledger.begin(token=own, run="r", server_round=1, worst=drawn(90, local_epsilon=0.5))
         last, names = drawn(90, local_epsilon=0.5), ["new", *people(98)]
-        ledger.receive(own, actual=last, participants=names, before=known.assumed(names))
+        receive_round(ledger, last, names=names, worst=last, before=known.assumed(names))
         known.step(last, participants=names)
         found = ledger.accountant()
         assert found.state_dict()["participation"] == known.state_dict()["participation"]
@@ -175,6 +176,8 @@ def test_steps_out_of_order_are_refused_and_change_nothing(path: Path) -> None:
             ledger.receive(open_one, actual=drawn(1), participants="node")
         with pytest.raises(ValueError, match="token"):
             ledger.begin(token=b"", run="r", server_round=3, worst=drawn(50))
+        with pytest.raises(ValueError, match="model"):
+            BudgetLedger(path, model="")
         assert [each.state for each in ledger.rounds()] == [RoundState.COMPLETE, RoundState.OPEN]
         checkpoint = ledger.last_checkpoint()
     assert checkpoint is not None
@@ -188,38 +191,12 @@ def test_two_processes_do_not_train_one_model(path: Path) -> None:
             second.begin(token=token(), run="r", server_round=1, worst=drawn(50))
         complete_round(first, server_round=2, data=b"a model")
         second.accountant()  # as a query does that shares the budget
-        asked = token()
-        second.begin(token=asked, run="r", server_round=3, worst=drawn(50))
-        second.receive(asked, actual=drawn(90), participants=people(90))
+        asked = receive_round(second, server_round=3)
         with pytest.raises(LedgerError, match="has saved a model"):
             second.complete(asked, checkpoint=b"another model")
         second.complete(asked, checkpoint=None)
     with BudgetLedger(path, model="m") as third:
         complete_round(third, server_round=4, data=b"the next")
-
-
-def test_other_files_are_refused_by_name(tmp_path: Path, path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
-        BudgetLedger(tmp_path / "nowhere" / "budget", model="m")
-    text = tmp_path / "text"
-    text.write_text("not a database, but long enough to be looked at as one " * 20)
-    other = tmp_path / "other"
-    with sqlite3.connect(other) as connection:
-        connection.execute("CREATE TABLE mine (x)")
-    connection.close()
-    for wrong in (text, other, tmp_path):
-        content = wrong.read_bytes() if wrong.is_file() else None
-        with pytest.raises(LedgerError, match="budget ledger"):
-            BudgetLedger(wrong, model="m")
-        assert content is None or wrong.read_bytes() == content
-    BudgetLedger(path, model="m").close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 9")
-    connection.close()
-    with pytest.raises(LedgerError, match="version 9"):
-        BudgetLedger(path, model="m")
-    with pytest.raises(ValueError, match="model"):
-        BudgetLedger(path, model="")
 
 
 @pytest.mark.parametrize("cut", [0.3, 0.6])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ledger_rounds import die
+from ledger_rounds import charge, die
 
 from shuffle_plugins.ledger import (
     BudgetLedger,
@@ -34,26 +34,6 @@ SUMS = ClientLimits(max_local_epsilon=math.inf, max_epsilon=2.0, delta=1e-6)
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "client.sqlite"
-
-
-def charge(
-    ledger: ClientLedger,
-    limits: ClientLimits,
-    *,
-    token: bytes | None = None,
-    local_epsilon: float = 0.1,
-    **about: Any,
-) -> None:
-    ledger.charge(
-        run="r",
-        token=secrets.token_bytes(16) if token is None else token,
-        server_round=1,
-        mechanism="privunit",
-        local_epsilon=local_epsilon,
-        local_delta=1e-9,
-        limits=limits,
-        **about,
-    )
 
 
 def test_limits_hold_over_restarts(path: Path) -> None:
@@ -226,18 +206,6 @@ def test_a_kill_over_counts_and_never_under_counts(path: Path, statement: str, c
         assert ledger.spent().reports == charged
         charge(ledger, ClientLimits())
         assert ledger.spent().reports == charged + 1
-
-
-def test_other_files_are_refused(path: Path, tmp_path: Path) -> None:
-    BudgetLedger(path, model="m").close()
-    with pytest.raises(LedgerError, match="not a client's ledger"):
-        ClientLedger(path)
-    text = tmp_path / "text"
-    text.write_text("x" * 2000)
-    with pytest.raises(LedgerError, match="client's ledger"):
-        ClientLedger(text)
-    with pytest.raises(FileNotFoundError):
-        ClientLedger(tmp_path / "nowhere" / "client")
 
 
 def test_a_full_or_read_only_disk_is_an_error_before_the_report(path: Path) -> None:

@@ -24,7 +24,6 @@ from shuffle_plugins.secure_aggregation import (
     share,
     share_with_proof,
 )
-from shuffle_plugins.secure_aggregation.aggregator import VerifyingAggregator
 from shuffle_plugins.shuffler import BatchRequest, Mixer, RoundContext, SpentTokens
 from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, part_sizes, seal
 from shuffle_plugins.shuffler.keys import SealingKey, ServiceKey, SigningKey, public_key_bytes
@@ -82,7 +81,7 @@ def test_bytes_of_a_shared_sum_are_those_of_its_messages(tmp_path: Path) -> None
 
 
 def test_bytes_of_a_verified_sum_are_those_of_its_messages(tmp_path: Path) -> None:
-    signing, aggregator = made_keys(tmp_path, VerifyingAggregator)
+    signing, aggregator = made_keys(tmp_path, Aggregator)
     layout = ResidueLayout.of_sum(size=SIZE, largest=LARGEST, clients=CLIENTS)
     keys = (aggregator.public_key.sealing,)
     terms = VerifiedTerms(context=CONTEXT, layout=layout, aggregators=keys, largest=LARGEST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,15 +79,26 @@ class SumParties:
         shared = share(
             self.counts[client], layout=terms.layout, aggregators=self.aggregators, check_seed=CHECK_SEED
         )
-        data = shared.share.to_bytes()
+        signing_key = signing_key or self.signing_keys[client]
+        return shared, self.sealed(shared.share.to_bytes(), shared.seeds, signing_key, terms=terms)
+
+    def sealed(
+        self,
+        share: bytes,
+        secrets: Sequence[bytes],
+        signing_key: SigningKey,
+        *,
+        terms: SumTerms | None = None,
+    ) -> list[Sealed]:
+        """What the server passes on of a client to each aggregator."""
         envelopes = [
             seal_seed(
-                seed,
-                terms=terms,
-                share=data,
+                secret,
+                terms=terms or self.terms,
+                share=share,
                 aggregator_key=key.public.sealing,
-                signing_key=signing_key or self.signing_keys[client],
+                signing_key=signing_key,
             )
-            for seed, key in zip(shared.seeds, self.keys, strict=True)
+            for secret, key in zip(secrets, self.keys, strict=True)
         ]
-        return shared, [Sealed(commitment(data), envelope) for envelope in envelopes]
+        return [Sealed(commitment(share), envelope) for envelope in envelopes]

@@ -11,20 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refused
 from sharing_parties import LARGEST, SumParties, round_context
 
 from shuffle_plugins.secure_aggregation import (
     CheckFailed,
-    ResidueLayout,
     RoundVerifier,
     Sealed,
     VerifiedTerms,
-    commitment,
-    seal_seed,
     sealed_seed_size,
     share_with_proof,
 )
-from shuffle_plugins.secure_aggregation.aggregator import ProvenShares, VerifyingAggregator
+from shuffle_plugins.secure_aggregation.aggregator import ProvenShares
 from shuffle_plugins.secure_aggregation.prio3 import VerificationError
 from shuffle_plugins.secure_aggregation.prio3.prio3 import NONCE_SIZE, SEED_SIZE
 from shuffle_plugins.shuffler import BatchRefused, Refusal, ShuffleError
@@ -34,40 +32,17 @@ class VerifiedParties(SumParties):
     """Clients, aggregators and a server of a verified sum."""
 
     def terms_of(self, **changes: Any) -> VerifiedTerms:
-        values: dict[str, Any] = {
-            "context": round_context(),
-            "layout": ResidueLayout.of_sum(size=self.size, largest=LARGEST, clients=self.clients),
-            "aggregators": tuple(key.public.sealing for key in self.keys),
-            "largest": LARGEST,
-        }
-        return VerifiedTerms(**{**values, **changes})
+        plain = vars(super().terms_of())
+        return VerifiedTerms(**{**plain, "largest": LARGEST, **changes})
 
-    def verifying(self, position: int) -> VerifyingAggregator:
-        return VerifyingAggregator(
-            key=self.keys[position],
-            enrolled=self.enrolled,
-            minimum=self.minimum,
-            state=self.folder / f"rounds{position}",
-        )
-
-    def sealed(
+    def of(
         self, client: int, made: ProvenShares, *, terms: VerifiedTerms | None = None
     ) -> tuple[bytes, list[Sealed]]:
         """What the server gets of a client, and what it passes on to each aggregator."""
-        envelopes = [
-            seal_seed(
-                secret,
-                terms=terms or self.terms,
-                share=made.share,
-                aggregator_key=key.public.sealing,
-                signing_key=self.signing_keys[client],
-            )
-            for secret, key in zip(made.secrets, self.keys, strict=True)
-        ]
-        return made.share, [Sealed(commitment(made.share), envelope) for envelope in envelopes]
+        return made.share, self.sealed(made.share, made.secrets, self.signing_keys[client], terms=terms)
 
     def honest(self, client: int) -> tuple[bytes, list[Sealed]]:
-        return self.sealed(client, share_with_proof(self.counts[client], terms=self.terms))
+        return self.of(client, share_with_proof(self.counts[client], terms=self.terms))
 
 
 @pytest.fixture
@@ -89,7 +64,7 @@ def run(
         except VerificationError:
             refused.append(client)
     answers = [
-        parties.verifying(position).verify(
+        parties.aggregator(position).verify(
             [sent[client][1][position] for client in started], terms=terms, verify_key=server.verify_key
         )
         for position in range(parties.aggregators)
@@ -102,7 +77,7 @@ def run(
         except (KeyError, VerificationError):
             refused.append(client)
     sums = [
-        parties.verifying(position).add_verified(
+        parties.aggregator(position).add_verified(
             [(sent[client][1][position], message) for client, message in held.items()], terms=terms
         )
         for position in range(parties.aggregators)
@@ -133,7 +108,7 @@ def out_of_bounds(parties: VerifiedParties) -> tuple[bytes, list[Sealed]]:
     )
     public = report.nonce + report.public_share
     leader, *helpers = report.input_shares
-    return parties.sealed(0, ProvenShares(public + leader, tuple(public + helper for helper in helpers)))
+    return parties.of(0, ProvenShares(public + leader, tuple(public + helper for helper in helpers)))
 
 
 def altered(
@@ -149,8 +124,8 @@ def altered(
         else:
             data[place] ^= 1
         if secret:
-            return parties.sealed(0, made._replace(secrets=(made.secrets[0], bytes(data))))
-        return parties.sealed(0, made._replace(share=bytes(data)))
+            return parties.of(0, made._replace(secrets=(made.secrets[0], bytes(data))))
+        return parties.of(0, made._replace(share=bytes(data)))
 
     return send
 
@@ -160,7 +135,7 @@ def for_other_terms(**changes: Any) -> Callable[[VerifiedParties], tuple[bytes, 
 
     def send(parties: VerifiedParties) -> tuple[bytes, list[Sealed]]:
         other = parties.terms_of(**changes)
-        return parties.sealed(0, share_with_proof(parties.counts[0], terms=other))
+        return parties.of(0, share_with_proof(parties.counts[0], terms=other))
 
     return send
 
@@ -168,7 +143,7 @@ def for_other_terms(**changes: Any) -> Callable[[VerifiedParties], tuple[bytes, 
 def replayed(parties: VerifiedParties) -> tuple[bytes, list[Sealed]]:
     """What the client sent in an earlier round, envelopes and all."""
     other = parties.terms_of(context=round_context(token=bytes(15) + b"x"))
-    return parties.sealed(0, share_with_proof(parties.counts[0], terms=other), terms=other)
+    return parties.of(0, share_with_proof(parties.counts[0], terms=other), terms=other)
 
 
 def other_public_shares(parties: VerifiedParties) -> tuple[bytes, list[Sealed]]:
@@ -199,7 +174,7 @@ def other_public_shares(parties: VerifiedParties) -> tuple[bytes, list[Sealed]]:
         mine += [proofs[0][i][:arity], polynomial]
     proof_bytes = field.encode(np.concatenate(mine))
     share = made.share[: -SEED_SIZE - len(proof_bytes)] + proof_bytes + made.share[-SEED_SIZE:]
-    return parties.sealed(0, ProvenShares(share, tuple(held[1:])))
+    return parties.of(0, ProvenShares(share, tuple(held[1:])))
 
 
 HOSTILE = {
@@ -244,10 +219,9 @@ def test_an_aggregator_answers_about_a_round_once(parties: VerifiedParties) -> N
     """Two keys for one report would show something of it."""
     mine = [parties.honest(client)[1][0] for client in range(parties.clients)]
     keys = [secrets.token_bytes(32) for _ in range(2)]
-    parties.verifying(0).verify(mine, terms=parties.terms, verify_key=keys[0])
-    with pytest.raises(BatchRefused) as refused:
-        parties.verifying(0).verify(mine, terms=parties.terms, verify_key=keys[1])
-    assert refused.value.code is Refusal.REPLAYED
+    parties.aggregator(0).verify(mine, terms=parties.terms, verify_key=keys[0])
+    again = refused(parties.aggregator(0).verify, mine, terms=parties.terms, verify_key=keys[1])
+    assert again is Refusal.REPLAYED
 
 
 def test_an_aggregator_gives_out_one_sum(parties: VerifiedParties) -> None:
@@ -257,7 +231,7 @@ def test_an_aggregator_gives_out_one_sum(parties: VerifiedParties) -> None:
     for client, (share, _) in enumerate(sent):
         server.start(client, share)
     answers = [
-        parties.verifying(j).verify(
+        parties.aggregator(j).verify(
             [sealed[j] for _, sealed in sent], terms=parties.terms, verify_key=server.verify_key
         )
         for j in range(2)
@@ -268,23 +242,19 @@ def test_an_aggregator_gives_out_one_sum(parties: VerifiedParties) -> None:
     ]
     decided = [(sealed[0], message) for (_, sealed), message in zip(sent, messages, strict=True)]
     for few, code in ((decided[:2], Refusal.UNDER_MINIMUM), (decided, Refusal.REPLAYED)):
-        with pytest.raises(BatchRefused) as refused:
-            parties.verifying(0).add_verified(few, terms=parties.terms)
-        assert refused.value.code is code
+        assert refused(parties.aggregator(0).add_verified, few, terms=parties.terms) is code
     wrong = [(sealed[1], message) for (_, sealed), message in zip(sent, messages, strict=True)]
     wrong[2] = (wrong[2][0], bytes(32))
-    with pytest.raises(BatchRefused) as refused:
-        parties.verifying(1).add_verified(wrong, terms=parties.terms)
-    assert (refused.value.code, dict(refused.value.rejected)) == (
-        Refusal.NOT_AGREED,
-        {2: Refusal.PROOF_REFUSED},
-    )
+    with pytest.raises(BatchRefused) as error:
+        parties.aggregator(1).add_verified(wrong, terms=parties.terms)
+    assert error.value.code is Refusal.NOT_AGREED
+    assert error.value.rejected == {2: Refusal.PROOF_REFUSED}
 
 
 def test_nothing_of_a_verified_round_is_given_out_unverified(parties: VerifiedParties) -> None:
     """Neither without the proofs' check, also after one of other terms, nor by what adds seeds up."""
     sealed = [parties.honest(client)[1][0] for client in range(parties.clients)]
-    aggregator = parties.verifying(0)
+    aggregator = parties.aggregator(0)
     for act in (aggregator.check, aggregator.add_up):
         with pytest.raises(ShuffleError, match="call verify"):
             act(sealed, terms=parties.terms)
@@ -296,19 +266,14 @@ def test_nothing_of_a_verified_round_is_given_out_unverified(parties: VerifiedPa
             aggregator.verify(sealed, terms=other, verify_key=bytes(32))
 
 
-def test_a_round_whose_check_was_refused_gives_out_nothing(parties: VerifiedParties) -> None:
+def test_a_round_of_too_few_is_refused_before_the_server_learns_of_proofs_and_gives_out_nothing(
+    parties: VerifiedParties,
+) -> None:
     sealed = [parties.honest(client)[1][0] for client in range(parties.clients)]
-    with pytest.raises(BatchRefused):  # too few
-        parties.verifying(0).verify(sealed[:1], terms=parties.terms, verify_key=bytes(32))
+    code = refused(parties.aggregator(0).verify, sealed[:2], terms=parties.terms, verify_key=bytes(32))
+    assert code is Refusal.UNDER_MINIMUM
     with pytest.raises(ShuffleError, match="checked no proof"):
-        parties.verifying(0).add_verified([(each, bytes(32)) for each in sealed], terms=parties.terms)
-
-
-def test_too_few_clients_are_refused_before_the_server_learns_of_proofs(parties: VerifiedParties) -> None:
-    mine = [parties.honest(client)[1][0] for client in range(2)]
-    with pytest.raises(BatchRefused) as refused:
-        parties.verifying(0).verify(mine, terms=parties.terms, verify_key=bytes(32))
-    assert refused.value.code is Refusal.UNDER_MINIMUM
+        parties.aggregator(0).add_verified([(each, bytes(32)) for each in sealed], terms=parties.terms)
 
 
 def test_sums_that_do_not_fit_together_show(parties: VerifiedParties) -> None:

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from refusals import refused
 from sealing import SIZE, Row, round_context
 
 from shuffle_plugins.shuffler import (
@@ -72,12 +73,6 @@ def row(request: pytest.FixtureRequest, tmp_path: Path) -> Cascade:
 @pytest.fixture
 def two(tmp_path: Path) -> Cascade:
     return Cascade(folder=tmp_path, keys=[ServiceKey.generate() for _ in range(2)])
-
-
-def refused(call: Any, *args: Any, **kwargs: Any) -> Refusal:
-    with pytest.raises(BatchRefused) as error:
-        call(*args, **kwargs)
-    return error.value.code
 
 
 def test_reports_come_through_all_mixers_in_pieces(row: Cascade) -> None:
@@ -282,9 +277,7 @@ def test_a_statement_holds_for_its_round_row_place_and_signer(two: Cascade) -> N
         {"count": 5},
     ]
     for change in wrong:
-        with pytest.raises(BatchRefused) as error:
-            replace(good, **change).check_previous()
-        assert error.value.code is Refusal.NOT_PROVEN
+        assert refused(replace(good, **change).check_previous) is Refusal.NOT_PROVEN
     with pytest.raises(ShuffleError, match="mixers before"):
         replace(good, previous=())
     with pytest.raises(ShuffleError, match="the one asked among them"):

@@ -3,15 +3,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 from sealing import SIZE, Parties, round_context
 
-from shuffle_plugins.shuffler import BatchRefused, Refusal, RoundContext, ShuffleError, envelopes
-from shuffle_plugins.shuffler import keys as suite
+from shuffle_plugins.shuffler import Refusal, RoundContext, ShuffleError, envelopes
 from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, envelope_size, open_reports
-from shuffle_plugins.shuffler.keys import SealingKey, SigningKey, public_key_bytes
+from shuffle_plugins.shuffler.keys import (
+    SealingKey,
+    SigningKey,
+    public_key_bytes,
+    sealed_to,
+    signed_to,
+    unsealed,
+)
 
 REPORT = bytes(range(SIZE))
 
@@ -33,12 +39,6 @@ def opener(parties: Parties, **changes: Any) -> EnvelopeOpener:
     )
 
 
-def refusal(open_with: EnvelopeOpener, envelope: bytes) -> Refusal:
-    with pytest.raises(BatchRefused) as refused:
-        open_with.open(envelope)
-    return refused.value.code
-
-
 def test_a_report_goes_through_both_layers(parties: Parties) -> None:
     opened = opener(parties).open(parties.envelope(REPORT, client=2))
     assert (opened.signer, opened.real) == (public_key_bytes(parties.clients[2]), True)
@@ -46,7 +46,7 @@ def test_a_report_goes_through_both_layers(parties: Parties) -> None:
     assert reports == [REPORT]
     assert not opener(parties).open(parties.envelope(None)).real
     for length in (0, 31, 48, envelope_size(0) - 1):
-        assert refusal(opener(parties), os.urandom(length)) is Refusal.UNREADABLE
+        assert refused(opener(parties).open, os.urandom(length)) is Refusal.UNREADABLE
 
 
 @given(size=st.integers(0, 3000), seed=st.binary(min_size=1, max_size=4))
@@ -64,7 +64,7 @@ def test_every_flipped_bit_is_noticed(parties: Parties) -> None:
     for bit in range(8 * len(envelope)):
         altered = bytearray(envelope)
         altered[bit // 8] ^= 1 << bit % 8
-        assert refusal(honest, bytes(altered)) is Refusal.UNREADABLE
+        assert refused(honest.open, bytes(altered)) is Refusal.UNREADABLE
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_an_envelope_opens_in_its_own_round_alone(parties: Parties, change: dict
     values = {"run": context.run, "token": context.token, "fingerprint": context.fingerprint}
     other = RoundContext(**{**values, **change})
     envelope = parties.envelope(REPORT)
-    assert refusal(opener(parties, context=other), envelope) is Refusal.UNREADABLE
+    assert refused(opener(parties, context=other).open, envelope) is Refusal.UNREADABLE
     inner = opener(parties).open(envelope).inner
     assert open_reports([inner], context=other, analyzer_private_key=parties.analyzer) == []
 
@@ -85,13 +85,13 @@ def test_an_envelope_opens_in_its_own_round_alone(parties: Parties, change: dict
 def test_a_client_that_was_told_another_analyzer_key_is_noticed(parties: Parties) -> None:
     """Else a server could tell its report by the key that opens it."""
     envelope = parties.envelope(REPORT, analyzer_key=public_key_bytes(SealingKey.generate()))
-    assert refusal(opener(parties), envelope) is Refusal.UNREADABLE
+    assert refused(opener(parties).open, envelope) is Refusal.UNREADABLE
 
 
 def test_other_keys_open_nothing(parties: Parties) -> None:
     envelope = parties.envelope(REPORT)
-    assert refusal(opener(parties, private_key=SealingKey.generate()), envelope) is Refusal.UNREADABLE
-    assert refusal(opener(parties, private_key=parties.analyzer), envelope) is Refusal.UNREADABLE
+    assert refused(opener(parties, private_key=SealingKey.generate()).open, envelope) is Refusal.UNREADABLE
+    assert refused(opener(parties, private_key=parties.analyzer).open, envelope) is Refusal.UNREADABLE
     inner = opener(parties).open(envelope).inner
     for key in (SealingKey.generate(), parties.mixer_key.sealing):
         assert open_reports([inner], context=parties.context, analyzer_private_key=key) == []
@@ -109,12 +109,11 @@ def bound(parties: Parties, label: bytes, *, keys: Sequence[bytes] = (), positio
 
 
 def resealed(parties: Parties, cover: bytes) -> bytes:
-    key = X25519PublicKey.from_public_bytes(parties.mixer_key.public.sealing)
-    return suite._SUITE.encrypt(cover, key, info=bound(parties, envelopes._LAYER))
+    return sealed_to(parties.mixer_key.public.sealing, cover, info=bound(parties, envelopes._LAYER))
 
 
 def cover_of(parties: Parties, envelope: bytes) -> bytes:
-    return suite._SUITE.decrypt(envelope, parties.mixer_key.sealing, info=bound(parties, envelopes._LAYER))
+    return unsealed(envelope, parties.mixer_key.sealing, info=bound(parties, envelopes._LAYER))
 
 
 def test_every_flipped_bit_under_the_cover_is_noticed(parties: Parties) -> None:
@@ -124,7 +123,7 @@ def test_every_flipped_bit_under_the_cover_is_noticed(parties: Parties) -> None:
     for bit in range(8 * len(cover)):
         altered = bytearray(cover)
         altered[bit // 8] ^= 1 << bit % 8
-        code = refusal(opener(parties), resealed(parties, bytes(altered)))
+        code = refused(opener(parties).open, resealed(parties, bytes(altered)))
         assert code in (Refusal.UNKNOWN_SIGNER, Refusal.UNREADABLE)
 
 
@@ -137,9 +136,13 @@ def test_an_enrolled_client_cannot_sign_what_is_no_envelope(
     parties: Parties, flag: bytes, inner: bytes
 ) -> None:
     """Else what comes out of the shuffle could be told from the others by its length."""
-    signer, signed = parties.clients[0], bound(parties, envelopes._SIGNED) + flag + inner
-    cover = flag + public_key_bytes(signer) + signer.sign(signed) + inner
-    assert refusal(opener(parties), resealed(parties, cover)) is Refusal.UNREADABLE
+    signed = signed_to(
+        parties.mixer_key.public.sealing,
+        flag + inner,
+        signing_key=parties.clients[0],
+        info=bound(parties, envelopes._LAYER),
+    )
+    assert refused(opener(parties).open, signed) is Refusal.UNREADABLE
 
 
 def test_an_enrolled_client_cannot_sign_a_ticket_of_another_length(parties: Parties) -> None:
@@ -147,27 +150,19 @@ def test_an_enrolled_client_cannot_sign_a_ticket_of_another_length(parties: Part
     own, signer = parties.mixer_key.public.sealing, parties.clients[0]
     keys = (public_key_bytes(SealingKey.generate()), own)
     second = opener(parties, mixer_keys=keys)
-    signed = bound(parties, envelopes._SIGNED_TICKET, keys=keys, position=1)
+    info = bound(parties, envelopes._TICKET, keys=keys, position=1)
     for marks, good in ((1, True), (0, False), (2, False)):
-        masked = bytes(envelopes.MARK_BYTES * marks)
-        text = public_key_bytes(signer) + signer.sign(signed + masked) + masked
-        ticket = suite._SUITE.encrypt(
-            text,
-            X25519PublicKey.from_public_bytes(own),
-            info=bound(parties, envelopes._TICKET, keys=keys, position=1),
-        )
+        ticket = signed_to(own, bytes(envelopes.MARK_BYTES * marks), signing_key=signer, info=info)
         if good:
             assert second.open_ticket(ticket).signer == public_key_bytes(signer)
             continue
-        with pytest.raises(BatchRefused) as refused:
-            second.open_ticket(ticket)
-        assert refused.value.code is Refusal.UNREADABLE
+        assert refused(second.open_ticket, ticket) is Refusal.UNREADABLE
 
 
 def test_one_mixer_cannot_pass_an_envelope_on_to_another(parties: Parties) -> None:
     other = Parties(clients=parties.clients, analyzer=parties.analyzer, context=parties.context)
     passed_on = resealed(other, cover_of(parties, parties.envelope(REPORT)))
-    assert refusal(opener(other), passed_on) is Refusal.UNKNOWN_SIGNER
+    assert refused(opener(other).open, passed_on) is Refusal.UNKNOWN_SIGNER
 
 
 def windows(data: bytes, width: int) -> set[bytes]:

@@ -3,11 +3,12 @@ from itertools import permutations
 
 import pytest
 import torch
+from refusals import refused
 from scipy.stats import chisquare
 
 from shuffle_plugins.core import Reports
 from shuffle_plugins.core.reports import Field
-from shuffle_plugins.shuffler import BatchRefused, InMemoryShuffler, Refusal
+from shuffle_plugins.shuffler import InMemoryShuffler, Refusal
 
 
 def batch(*values: int, mechanism: str = "test", dim: int = 3) -> Reports:
@@ -37,12 +38,8 @@ def test_fewer_batches_than_the_minimum_are_refused() -> None:
     assert shuffler.minimum == 5
     assert len(shuffler.shuffle([batch(i) for i in range(5)])) == 5
     for count in range(5):
-        with pytest.raises(BatchRefused) as refused:
-            shuffler.shuffle([batch(i) for i in range(count)])
-        assert refused.value.code is Refusal.UNDER_MINIMUM
-        with pytest.raises(BatchRefused) as refused:
-            shuffler.shuffle_reports(batch(*range(count)))
-        assert refused.value.code is Refusal.UNDER_MINIMUM
+        assert refused(shuffler.shuffle, [batch(i) for i in range(count)]) is Refusal.UNDER_MINIMUM
+        assert refused(shuffler.shuffle_reports, batch(*range(count))) is Refusal.UNDER_MINIMUM
     assert sorted(shuffler.shuffle_reports(batch(*range(5))).fields[0].values.tolist()) == [*range(5)]
 
 
@@ -56,6 +53,4 @@ def test_fewer_batches_than_the_minimum_are_refused() -> None:
     ],
 )
 def test_batches_that_do_not_look_alike_are_refused(batches: list[Reports], code: Refusal) -> None:
-    with pytest.raises(BatchRefused) as refused:
-        InMemoryShuffler().shuffle(batches)
-    assert refused.value.code is code
+    assert refused(InMemoryShuffler().shuffle, batches) is code

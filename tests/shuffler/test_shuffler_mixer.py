@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refused
 from sealing import SIZE, Parties, Row, round_context
 
 from shuffle_plugins.protocols import DecoyHistogram
@@ -35,12 +36,6 @@ def row(tmp_path: Path) -> Row:
     return Row(folder=tmp_path, minimum=3)
 
 
-def refusal(row: Row, envelopes: list[bytes], **changes: int) -> Refusal:
-    with pytest.raises(BatchRefused) as refused:
-        row.mixed(envelopes, **changes)
-    return refused.value.code
-
-
 def dropped(row: Row, envelopes: list[bytes], *, bad: dict[int, Refusal], reports: list[bytes]) -> None:
     """These envelopes are dropped, and nothing else is."""
     said, found = row.mixed(envelopes)
@@ -52,7 +47,7 @@ def test_only_reports_count_for_the_minimum_and_the_asker_may_want_more_but_not_
     for reports, minimum in ((4, 5), (2, 2)):
         row.context = round_context()
         envelopes = row.envelopes(*REPORTS[:reports], *[None] * (6 - reports))
-        assert refusal(row, envelopes, minimum=minimum) is Refusal.UNDER_MINIMUM
+        assert refused(row.mixed, envelopes, minimum=minimum) is Refusal.UNDER_MINIMUM
     row.context = round_context()
     assert len(row.mixed(row.envelopes(*REPORTS[:3]))[1]) == 3
     with pytest.raises(ValueError, match="at least 2"):
@@ -72,9 +67,7 @@ def test_a_batch_with_an_envelope_of_another_size_is_refused(row: Row) -> None:
     envelopes = row.envelopes(*REPORTS)
     request = row.request(envelopes)
     envelopes[5] = row.envelope(REPORTS[0] + b"x", client=5, size=SIZE + 1)
-    with pytest.raises(BatchRefused) as refused:
-        row.spool().put(request, envelopes, first=0)
-    assert refused.value.code is Refusal.UNREADABLE
+    assert refused(row.spool().put, request, envelopes, first=0) is Refusal.UNREADABLE
     with pytest.raises(ShuffleError, match="every item"):
         row.request(envelopes)
 
@@ -97,24 +90,22 @@ def test_garbage_strangers_and_other_rounds_are_dropped_one_by_one(row: Row) -> 
 def test_good_envelopes_alone_count_for_the_minimum(row: Row) -> None:
     """So nobody can fill a batch up with garbage, nor thin it out by altering envelopes."""
     envelopes = [*row.envelopes(*REPORTS[:2]), *[os.urandom(envelope_size(SIZE)) for _ in range(9)]]
-    with pytest.raises(BatchRefused) as refused:
+    with pytest.raises(BatchRefused) as error:
         row.mixed(envelopes)
-    assert refused.value.code is Refusal.UNDER_MINIMUM
-    assert refused.value.rejected == dict.fromkeys(range(2, 11), Refusal.UNREADABLE)
+    assert error.value.code is Refusal.UNDER_MINIMUM
+    assert error.value.rejected == dict.fromkeys(range(2, 11), Refusal.UNREADABLE)
 
 
-def test_a_round_is_mixed_once(row: Row) -> None:
+def test_a_round_is_mixed_once_also_if_it_was_refused(row: Row) -> None:
+    """Or a server could drop envelopes one by one, and see by the minimum who sent a dummy."""
     envelopes = row.envelopes(*REPORTS)
     row.mixed(envelopes)
-    assert refusal(row, envelopes) is Refusal.REPLAYED
-    assert refusal(row, envelopes[1:]) is Refusal.REPLAYED
-
-
-def test_a_refused_round_is_spent(row: Row) -> None:
-    """Or a server could drop envelopes one by one, and see by the minimum who sent a dummy."""
+    assert refused(row.mixed, envelopes) is Refusal.REPLAYED
+    assert refused(row.mixed, envelopes[1:]) is Refusal.REPLAYED
+    row.context = round_context()
     envelopes = row.envelopes(*REPORTS[:3], None)
-    assert refusal(row, envelopes[1:]) is Refusal.UNDER_MINIMUM
-    assert refusal(row, envelopes) is Refusal.REPLAYED
+    assert refused(row.mixed, envelopes[1:]) is Refusal.UNDER_MINIMUM
+    assert refused(row.mixed, envelopes) is Refusal.REPLAYED
 
 
 def test_what_is_said_of_a_refusal_does_not_depend_on_who_is_at_fault(row: Row) -> None:
@@ -123,11 +114,11 @@ def test_what_is_said_of_a_refusal_does_not_depend_on_who_is_at_fault(row: Row) 
         row.context = round_context()
         envelopes = row.envelopes(*REPORTS[:2], *[None] * 4)
         envelopes[place] = row.envelope(None, signing_key=SigningKey.generate())
-        with pytest.raises(BatchRefused) as refused:
+        with pytest.raises(BatchRefused) as error:
             row.mixed(envelopes)
-        assert refused.value.__cause__ is None
-        assert refused.value.args == (str(refused.value),)
-        said.add(str(refused.value))
+        assert error.value.__cause__ is None
+        assert error.value.args == (str(error.value),)
+        said.add(str(error.value))
     assert len(said) == 1
 
 
@@ -149,12 +140,6 @@ def test_a_mixer_without_its_state_does_not_start(row: Row, tmp_path: Path) -> N
     SpentTokens.create(tmp_path / "other", public_key=public_key_bytes(SealingKey.generate()))
     with pytest.raises(ShuffleError, match="another mixer's key"):
         start(tmp_path / "other")
-    (tmp_path / "text").write_text("not a database, but long enough to be taken for one" * 50)
-    with pytest.raises(ShuffleError, match="cannot be used"):
-        start(tmp_path / "text")
-    (tmp_path / "empty").touch()
-    with pytest.raises(ShuffleError, match="has lost what it held"):
-        start(tmp_path / "empty")
     sqlite3.connect(tmp_path / "foreign").executescript("CREATE TABLE spent (token BLOB)")
     with pytest.raises(ShuffleError, match="not a mixer's state file"):
         start(tmp_path / "foreign")
@@ -247,11 +232,10 @@ def test_a_killed_mixer_never_mixes_the_round_again(row: Row, batch: BatchReques
     process = start(row, point=point)
     assert process.communicate(timeout=600)[0] == ""
     assert process.returncode == -signal.SIGKILL
-    assert len(list((row.folder / "spool0").iterdir())) == 1
+    (left,) = (row.folder / "spool0").iterdir()
+    assert {path.name for path in left.iterdir()} <= {"request", "inputs", "mixing", "outputs"}
     if point != "answers":
-        with pytest.raises(BatchRefused) as refused:
-            row.spool().take(batch, first=0, most=1)
-        assert refused.value.code is Refusal.WRONG_ROUND
+        assert refused(row.spool().take, batch, first=0, most=1) is Refusal.WRONG_ROUND
     assert start(row).communicate(timeout=600)[0].strip() == "replayed"
     row.context = round_context()
     assert len(row.mixed(row.envelopes(*REPORTS))[1]) == 6
@@ -320,18 +304,13 @@ def test_several_reports_need_a_single_mixer(tmp_path: Path) -> None:
 def test_a_signature_holds_for_one_statement_and_one_key() -> None:
     role: dict[str, Any] = {"role": "mixer", "challenge": bytes(32), "run": "7", "node": 5}
     role |= {"sealing_key": bytes(32), "minimum": 3}
-    changed: list[dict[str, Any]] = [
-        {},
-        {"role": "aggregator"},
-        {"challenge": bytes(31) + b"x"},
-        {"run": "8"},
-    ]
-    changed += [{"node": 6}, {"node": -5}, {"sealing_key": bytes(31) + b"x"}, {"minimum": 2}]
-    refused: dict[str, Any] = {"request": bytes(32), "code": Refusal.UNDER_MINIMUM, "rejected": {}}
+    changed: list[dict[str, Any]] = [{}, {"role": "aggregator"}, {"challenge": bytes(31) + b"x"}]
+    changed += [{"run": "8"}, {"node": 6}, {"node": -5}, {"sealing_key": bytes(31) + b"x"}, {"minimum": 2}]
+    refusal: dict[str, Any] = {"request": bytes(32), "code": Refusal.UNDER_MINIMUM, "rejected": {}}
     others: list[dict[str, Any]] = [{}, {"request": bytes(31) + b"x"}, {"code": Refusal.REPLAYED}]
     others += [{"rejected": {0: Refusal.UNREADABLE}}]
     said = [role_statement(**{**role, **change}) for change in changed]
-    said += [refusal_statement(**{**refused, **change}) for change in others]
+    said += [refusal_statement(**{**refusal, **change}) for change in others]
     assert len(set(said)) == 12
     key = SigningKey.generate()
     signature = key.sign(said[0])

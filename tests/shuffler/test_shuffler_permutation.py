@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import subprocess
-import sys
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
@@ -98,26 +96,3 @@ def test_a_file_that_lost_its_end_is_noticed(tmp_path: Path) -> None:
         os.truncate(shuffled._file.fileno(), 1 << 11)
         with pytest.raises(OSError, match="shorter than what was written"):
             list(shuffled.drain())
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from shuffle_plugins.shuffler.mixer import ShuffledFile
-shuffled = ShuffledFile(1000, directory=sys.argv[1])
-for _ in range(500):
-    shuffled.add(bytes(1000))
-assert os.fstat(shuffled._file.fileno()).st_size > 100_000
-print([path.name for path in Path(sys.argv[1]).iterdir()], flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.process
-def test_a_killed_process_leaves_no_file(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True, timeout=600
-    )
-    assert done.stdout.strip() == "[]", done.stderr
-    assert done.returncode < 0
-    assert list(tmp_path.iterdir()) == []

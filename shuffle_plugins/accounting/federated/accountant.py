@@ -23,14 +23,13 @@ from shuffle_plugins.accounting.federated.rounds import (
     ParticipationCounts,
     RecordedRound,
     RoundKind,
-    as_tuples,
     cheapest,
     costliest,
     distinct_participants,
     fewer_sizes,
 )
 from shuffle_plugins.accounting.rounds.records import SampledRecordsRound, SeveralReportsRound
-from shuffle_plugins.accounting.rounds.round import Round, ShuffleRound, check_recordable
+from shuffle_plugins.accounting.rounds.round import Round, ShuffleRound, as_tuples, check_recordable
 from shuffle_plugins.accounting.terms import (
     NEIGHBOURING_RELATION,
     Adversary,

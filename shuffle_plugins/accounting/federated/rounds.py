@@ -221,11 +221,6 @@ class FederatedRound:
             raise ValueError(f"not the state of a FederatedRound: {error}") from error
 
 
-def as_tuples(value: Any) -> Any:
-    """A state read from JSON, its nested lists turned back into tuples."""
-    return tuple(map(as_tuples, value)) if isinstance(value, (list, tuple)) else value
-
-
 def _round(mechanism: _Randomizer, *, population: int, cohort: int) -> Round:
     sampling = Sampling.FULL if population == cohort else Sampling.WITHOUT_REPLACEMENT
     return mechanism.round(population=population, cohort=cohort, sampling=sampling)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from shuffle_plugins.accounting.numerics.sums import Cells, Floats
+from shuffle_plugins.accounting.numerics.sums import Floats
 
 Reals = Floats | float
 _LARGEST_EXPONENT = 300.0  # of c·b; where it is larger, only Chernoff's bound is used
@@ -47,12 +47,6 @@ class BoundedTerms:
     above: Floats
     below: Floats
 
-    def of(self, rows: Cells) -> BoundedTerms:
-        """Those of some of the rows."""
-        return BoundedTerms(
-            count=self.count, variance=self.variance[rows], above=self.above[rows], below=self.below[rows]
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Tilted:
@@ -70,38 +64,13 @@ class Tilted:
 def positive_part_bound(shift: Floats, *, each: BoundedTerms, own: BoundedTerms) -> Floats:
     """Upper bounds on E[(x + S)₊], S the sum of all variables of ``each`` and ``own``; shape (rows,).
 
-    Every contour and every amount of smoothing is tried at one row in so many only; the rows between take
-    what is best at the nearest ones, so neighbours should be alike.
-
     Args:
         each: the many variables whose sum is close to normal. If there is one or none, the result is
             Chernoff's bound.
         own: other variables in the same sum; in accounting a single one.
     """
-    if not len(shift):
-        return np.zeros(0)
     saddle = _saddle_points(shift, each, own)
-    # 6: at one row in so many every contour and every amount of smoothing is tried
-    tried = np.unique(np.append(np.arange(0, len(shift), 6), len(shift) - 1))
-    choices = [(part, amount) for part in _CONTOURS for amount in _SMOOTHED]
-    values = np.concatenate(
-        [
-            _along(saddle[tried] * part, shift[tried], each.of(tried), own.of(tried), amounts=_SMOOTHED)
-            for part in _CONTOURS
-        ]
-    )
-    best = values.argmin(axis=0)
-    found = np.full(len(shift), np.inf)
-    found[tried] = values.min(axis=0)
-    after = np.searchsorted(tried, np.arange(len(shift)))
-    for choice in np.unique(best):
-        part, amount = choices[choice]
-        near = (best[after] == choice) | (best[np.maximum(after - 1, 0)] == choice)
-        near[tried] = False
-        rows = np.flatnonzero(near)
-        if len(rows):
-            values = _along(saddle[rows] * part, shift[rows], each.of(rows), own.of(rows), amounts=(amount,))
-            found[rows] = np.minimum(found[rows], values[0])
+    found = np.min([_along(saddle * part, shift, each, own) for part in _CONTOURS], axis=0)
     return np.asarray(found * (1 + _ROUNDING), dtype=np.float64)
 
 
@@ -182,44 +151,30 @@ def _by_series(u: Floats, coefficients: Sequence[float], formula: Callable[[Floa
     return found
 
 
-def _along(
-    c: Floats, shift: Floats, each: BoundedTerms, own: BoundedTerms, *, amounts: tuple[float, ...]
-) -> Floats:
-    """For each amount of smoothing the bound at this c, or Chernoff's if less; shape (amounts, rows)."""
+def _along(c: Floats, shift: Floats, each: BoundedTerms, own: BoundedTerms) -> Floats:
+    """The best bound at this c of all amounts of smoothing, or Chernoff's if less; shape (rows,)."""
     most, alone = _tilted(c, each), _tilted(c, own)
-    found = smoothed_bounds(c, shift, each=(each.count, most), own=(own.count, alone), amounts=amounts)
+    found = smoothed_bound(c, shift, each=(each.count, most), own=(own.count, alone))
     rough = each.count * most.log_moment + own.count * alone.log_moment + c * shift - 1 - np.log(c)
     compared = _in_range(c, each) & _in_range(c, own)
     return np.minimum(np.where(compared, found, np.inf), np.exp(np.minimum(rough, 700.0)))
 
 
-def smoothed_bounds(
-    c: Floats,
-    shift: Floats,
-    *,
-    each: tuple[float, Tilted],
-    own: tuple[float, Tilted],
-    amounts: tuple[float, ...] = _SMOOTHED,
+def smoothed_bound(
+    c: Floats, shift: Floats, *, each: tuple[float, Tilted], own: tuple[float, Tilted]
 ) -> Floats:
-    """For each amount PΩ²/2 of smoothing a bound on E[(x + S)₊], or infinity; shape (amounts, rows).
+    """A bound on E[(x + S)₊], or infinity, with the best amount PΩ²/2 of smoothing; shape (rows,).
 
     ``each`` are the number of the many variables and what the tilt by c makes of any of them, ``own`` those
     of others that no decay is expected of.
     """
     (count, most), (few, alone) = each, own
+    names = ("log_moment", "least_mean", "largest_mean", "least_variance", "largest_variance", "third")
     log_moment, low, high, least, largest, third = (
-        count * getattr(most, name) + few * getattr(alone, name)
-        for name in (
-            "log_moment",
-            "least_mean",
-            "largest_mean",
-            "least_variance",
-            "largest_variance",
-            "third",
-        )
+        count * getattr(most, name) + few * getattr(alone, name) for name in names
     )
     fourth = count * most.own_variance**2 + few * alone.own_variance**2
-    found = np.empty((len(amounts), len(c)))
+    found = np.full(len(c), np.inf)
     steady = (count - 1) * most.least_variance  # V°, or less: V⁻ of all but one of the many, without own
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         end = np.minimum(np.sqrt(2 / most.own_variance), 2.8 * steady / third)
@@ -236,7 +191,7 @@ def smoothed_bounds(
         base = gap * np.diff(w, axis=1) / (c[:, None] ** 2 + left**2)
         base *= np.maximum(decay[:, :-1], decay[:, 1:])
         slack = _ROUNDING * (np.abs(shift) + np.abs(low) + np.abs(high))
-        for row, amount in zip(found, amounts, strict=True):
+        for amount in _SMOOTHED:
             extra = 2 * amount / end**2
             inner = (base * np.exp(-extra[:, None] * left**2 / 2)).sum(axis=1)
             outer = math.exp(-amount) * np.minimum(1 / end, end / (2 * amount * (c**2 + end**2)))
@@ -248,7 +203,7 @@ def smoothed_bounds(
             exponent = c * shift + log_moment + c * c * extra / 2
             value = np.exp(np.minimum(exponent + log_part, 700.0))
             value += np.exp(np.minimum(exponent, 700.0)) * (inner + outer) / math.pi
-            row[:] = np.where((steady > 0) & np.isfinite(value), value, np.inf)
+            found = np.fmin(found, np.where(steady > 0, value, np.inf))  # nan tells nothing
     return found
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from scipy import special
 
 from shuffle_plugins.accounting.losses import PrivacyLossDistribution, Resolution, discounted, finite_losses
-from shuffle_plugins.accounting.numerics.normal_sums import Tilted, smoothed_bounds
+from shuffle_plugins.accounting.numerics.normal_sums import Tilted, smoothed_bound
 from shuffle_plugins.accounting.numerics.sums import TAIL, Floats, binomial_window
 from shuffle_plugins.accounting.pairs.noise import gaussian_profile
 from shuffle_plugins.accounting.terms import CohortDraw, Sampling
@@ -318,7 +318,7 @@ def _sum_bound(each: _Tilted, own: _Tilted, c: float, x: float, slots: int, miss
         own_variance=own.variance[:1],
         third=own.third[:1],
     )
-    return float(smoothed_bounds(np.array([c]), np.array([x]), each=(slots, many), own=(1, phantom)).min())
+    return float(smoothed_bound(np.array([c]), np.array([x]), each=(slots, many), own=(1, phantom))[0])
 
 
 _QUANTILES = (1e-20, 1e-3, 0.1)  # of a random cohort, at which it is cut into groups

@@ -245,22 +245,33 @@ _ROUNDOFF = 5e-10  # relative, of a Gaussian profile
 
 
 def gaussian_profile(losses: Floats, *, mu: float) -> Floats:
-    """δ(ε) of the Gaussian mechanism: N(μ, 1) against N(0, 1), at ε = ``losses`` ≥ 0, rounded up.
+    """δ(ε) of the Gaussian mechanism: N(μ, 1) against N(0, 1), at ε = ``losses`` ≥ 0, rounded up."""
+    values, off = _gaussian_deltas(losses, mu)
+    return np.asarray(values + off, dtype=np.float64)
+
+
+def _gaussian_deltas(losses: Floats, mu: float) -> tuple[Floats, Floats]:
+    """The same, and by how much it may be off.
 
     Φ(μ/2 − ε/μ) − e^ε·Φ(−μ/2 − ε/μ) (Balle, Wang 2018, Theorem 8), as a difference of Mills ratios so that
     far tails keep their digits.
     """
     near = losses / mu - mu / 2
-    tail = np.maximum(near, 0.0)
-    density = np.exp(-(tail**2) / 2) / math.sqrt(2 * math.pi)
-    # Where ``near`` is positive: φ(near)·(m(near) − m(near + μ)), m the Mills ratio.
-    far, further = _mills(tail), _mills(tail + mu)
-    above, below = ndtr(-near), np.exp(np.minimum(losses, _LARGEST_LOSS)) * ndtr(-near - mu)
-    values = np.maximum(np.where(near > 0, density * (far - further), above - below), 0.0)
+    density = np.exp(-(near**2) / 2) / math.sqrt(2 * math.pi)
+    far, further = _mills(np.maximum(near, 0.0)), _mills(near + mu)
+    above = np.where(near > 0, density * far, ndtr(-near))
+    values = np.maximum(np.where(near > 0, density * (far - further), above - density * further), 0.0)
     # Below a mu of about 1e-5 the digits that the difference loses are more than the relative allowance.
     # 32 * 2.0**-53: of the terms of its differences; 11 is the most that was seen against 60 digits
-    lost = (32 * 2.0**-53) * np.where(near > 0, density * far, above + below)
-    return np.asarray(np.maximum(values * (1 + _ROUNDOFF), values + lost), dtype=np.float64)
+    return values, np.maximum(values * _ROUNDOFF, (32 * 2.0**-53) * (above + density * further))
+
+
+def delta_of_gaussian(epsilon: float, *, mu: float) -> tuple[float, float]:
+    """δ at ε ≥ 0 of N(μ, 1) against N(0, 1), rounded down and up."""
+    if mu == 0:
+        return 0.0, 0.0
+    value, off = (float(each[0]) for each in _gaussian_deltas(np.array([epsilon]), mu))
+    return max(value - off, 0.0), min(value + off + 1e-300, 1.0)
 
 
 def _mills(x: Floats) -> Floats:

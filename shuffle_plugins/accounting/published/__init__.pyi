@@ -6,4 +6,3 @@ from .catalogue import PublishedBound as PublishedBound
 from .catalogue import compose_points as compose_points
 from .catalogue import compose_renyi as compose_renyi
 from .catalogue import published_bound as published_bound
-from .thesis import PUBLISHED_CLAIMS as PUBLISHED_CLAIMS

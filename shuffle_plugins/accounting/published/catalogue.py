@@ -17,8 +17,8 @@ import numpy as np
 
 from shuffle_plugins.accounting.composition.renyi import epsilon_from_rdp
 from shuffle_plugins.accounting.numerics.sums import Floats
-from shuffle_plugins.accounting.pairs.clones import ClonePair, binary_pair
 from shuffle_plugins.accounting.published import divergences, shuffles
+from shuffle_plugins.accounting.published.shuffles import ClonePair, binary_pair
 from shuffle_plugins.accounting.terms import Sampling
 from shuffle_plugins.core import checks
 

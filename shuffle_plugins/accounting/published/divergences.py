@@ -23,7 +23,6 @@ from scipy.special import gammaln
 from shuffle_plugins.accounting.losses import real_orders
 from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.accounting.numerics.sums import Floats, log_probability, log_sum
-from shuffle_plugins.accounting.pairs.clones import binary_pair
 from shuffle_plugins.core import checks
 
 _ROUNDING = 1e-9  # relative; gammaln and log_sum stay below it up to order 1e5 and cohort 1e9
@@ -106,19 +105,6 @@ def simple_shuffle_rdp_lower_bound(*, orders: ArrayLike, local_epsilon: float, c
     return np.logaddexp(0.0, log_second - math.log(cohort)) / (alpha - 1) * (1 - _ROUNDING)
 
 
-def stronger_clone_rdp_bound(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> Floats:
-    r"""Feldman et al. 2022, Corollary 4.3: ε(α) = 48·α·(e^ε0 − 1)²/(e^ε0·n) below α = n/(16·ε0·e^ε0).
-
-    At small divergences 48(1 + e^−ε0) times the pair's own, which carries it (see ``shuffles``' erratum).
-    """
-    pair = binary_pair(local_epsilon=local_epsilon, cohort=cohort)
-    alpha = real_orders(orders)
-    edge = pair.cohort * math.exp(-local_epsilon) / (16 * local_epsilon)
-    if np.any(alpha >= edge):
-        raise ValueError(f"Corollary 4.3 needs orders below {edge:.4g}, got {alpha.max():.4g}")
-    return 48 * alpha * (2 * math.sinh(local_epsilon / 2)) ** 2 / pair.cohort
-
-
 def erlingsson_rdp(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> Floats:
     r"""Erlingsson et al. 2019, Remark 1: ε(α) = 2·α·e^4ε0·(e^ε0 − 1)²/n, for ε0 in (0, 100].
 
@@ -128,26 +114,6 @@ def erlingsson_rdp(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> F
     checks.number("local_epsilon", local_epsilon, above=0, at_most=100.0)  # e^6ε0 fits a double
     checks.whole("cohort", cohort)
     return 2 * alpha * math.exp(4 * local_epsilon) * math.expm1(local_epsilon) ** 2 / cohort
-
-
-def binary_response_rdp(*, orders: ArrayLike, local_epsilon: float) -> Floats:
-    r"""Of one report of binary randomized response, exactly: Girgis's thesis, (3.4) and Theorem 2.4.1.
-
-        ε(α) = log(p^α·(1 − p)^(1 − α) + p^(1 − α)·(1 − p)^α)/(α − 1),   p = 1/(e^ε0 + 1)
-
-    Of a report alone, against whoever sees it.
-    """
-    alpha = real_orders(orders)
-    checks.number("local_epsilon", local_epsilon, above=0)
-    log_rest = -math.log1p(math.exp(-local_epsilon))  # log(1 − p)
-    log_p = log_rest - local_epsilon
-    up = alpha * log_p + (1 - alpha) * log_rest
-    down = (1 - alpha) * log_p + alpha * log_rest
-    # their sum less one, without cancellation
-    near = np.minimum(alpha * local_epsilon / 2, 1.0)
-    small = 4 * math.exp((log_p + log_rest) / 2) * np.sinh(near) * np.sinh(near * (alpha - 1) / alpha)
-    log_moment = np.where(alpha * local_epsilon < 1, np.log1p(small), np.logaddexp(up, down))
-    return np.minimum(log_moment / (alpha - 1) * (1 + 1e-12), local_epsilon)
 
 
 def _log_moment(order: float, local_epsilon: float, cohort: int, split: float | None) -> float:

@@ -1,7 +1,6 @@
 """Girgis, "Communication-Efficient and Private Distributed Learning" (thesis, UCLA 2023): its smaller bounds.
 
-They answer other questions than the ε of T rounds of k of n clients. Three functions are orders: the thesis
-gives no constants for them, so they say how an error or a cost grows, not how large it is.
+They answer other questions than the ε of T rounds of k of n clients.
 
 **DP-AdaPeD** (section 4.5), whose printed accounting **is no bound**: each of K clients adds Gaussian noise
 to the clipped gradients of every local step, sends what τ such steps made of the global model and of ψ, and
@@ -18,7 +17,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -115,75 +113,6 @@ def _inverse_noise(global_noise: float, dissimilarity_noise: float) -> float:
     return found
 
 
-def linear_rdp_epsilon(*, rho: float, delta: float, largest_order: float = math.inf) -> float:
-    r"""ε at δ of a mechanism whose Rényi divergence of order α is at most α·ρ: Lemma 2.1.5.
-
-        ε ≤ 3·max(ρ·log(1/δ), √(ρ·log(1/δ)))
-
-    Its proof takes α = 1 + √(log(1/δ)/ρ), where ε ≤ ρ + 2·√(ρ·log(1/δ)). That is at most the stated value
-    only where log(1/δ) ≥ 1, and only if the Rényi bound holds at this order, up to ``largest_order``; the
-    lemma mentions neither. At δ = 10⁻⁵ it is 1.8 to 2.5 times the best conversion for ε up to 3.5.
-    """
-    checks.number("rho", rho, above=0)
-    checks.number("delta", delta, above=0, at_most=1 / math.e)
-    logarithm = math.log(1 / delta)
-    order = 1 + math.sqrt(logarithm / rho)
-    if not order <= largest_order:
-        raise ValueError(
-            f"Lemma 2.1.5 needs the Rényi bound at order {order:.6g}, it holds up to {largest_order:.6g} only"
-        )
-    return 3 * max(rho * logarithm, math.sqrt(rho * logarithm)) * (1 + 1e-12)
-
-
-def self_sampling_bound(
-    *,
-    local_epsilon: float,
-    population: int,
-    participation: float,
-    num_steps: int,
-    delta: float,
-    records: int = 1,
-    shuffled: Callable[..., float] = clone_bound,
-) -> float:
-    r"""ε of T rounds in which every client joins with probability q by itself: Theorem 4.4.1 (DSS-SGD).
-
-    The theorem is stated up to constants. This is its proof with the terms that it names: in a round the
-    number of reports is within [qn/2, 3qn/2] but for a probability of 2·exp(−qn/12), so with one of a
-    client's m records in a report
-
-        ε̄ = log(1 + (3q/2m)·(e^ε̃ − 1)),   ε̃ = ε of one shuffle of ⌈qn/2⌉ reports at δ'·m/(qT),
-        ε = √(2T·log(1/δ'))·ε̄ + T·ε̄·(e^ε̄ − 1),   δ = 2δ' + 2T·e^ε0·exp(−qn/12).
-
-    for neighbours that differ in one record. The server may see how many reports came. 65 to 80 times the
-    accountant's Poisson rounds at n = 20,000, q = 0.2, ε0 = 0.5 and 1, δ = 10⁻⁶.
-
-    Args:
-        records: m ≥ 1, records of a client, of which a report uses one at random.
-        shuffled: ε of one shuffle, called with ``local_epsilon``, ``cohort`` and ``delta``. The thesis takes
-            a result of Balle et al. 2019 without its constant.
-    """
-    checks.number("local_epsilon", local_epsilon, above=0)
-    for name, value in (("population", population), ("num_steps", num_steps), ("records", records)):
-        checks.whole(name, value)
-    checks.number("participation", participation, above=0, at_most=1)
-    checks.delta(delta)
-    expected = participation * population
-    log_tail = math.log(2 * num_steps) + local_epsilon - expected / 12
-    if log_tail >= math.log(delta):
-        raise ValueError(
-            f"Theorem 4.4.1 needs more reports a round: {expected:.6g} are expected, and T·2·e^local_epsilon·"
-            f"exp(-participation·population/12) is not below delta={delta:.3g}"
-        )
-    half = (delta - math.exp(log_tail)) / 2
-    point = min(1.0, half * records / (participation * num_steps))
-    one = shuffled(local_epsilon=local_epsilon, cohort=math.ceil(expected / 2), delta=point)
-    step, _ = amplify_by_sampling(
-        epsilon=min(one, local_epsilon), delta=0.0, sampling_rate=min(1.0, 1.5 * participation / records)
-    )
-    deviation = math.sqrt(2 * num_steps * math.log(1 / half)) * step
-    return min(deviation + num_steps * step * math.expm1(step), num_steps * local_epsilon)
-
-
 def sampled_records_bound(
     *,
     local_epsilon: float,
@@ -203,7 +132,8 @@ def sampled_records_bound(
 
     with q = ks/(mn) and ε̃ that of one shuffle of ks reports at δ̃: with s > 1 the sampling of clients does not
     help (Remark C.1.1). T rounds are composed strongly, with δ/2 for that and δ̃ = δ/(2qT), as in the thesis;
-    for neighbours that differ in one record. ``shuffled`` is as in :func:`self_sampling_bound`.
+    for neighbours that differ in one record. ``shuffled`` is ε of one shuffle, called with ``local_epsilon``,
+    ``cohort`` and ``delta``.
     """
     checks.number("local_epsilon", local_epsilon, above=0)
     for name, value, most in (
@@ -223,69 +153,6 @@ def sampled_records_bound(
     )
     composed = strong_composition(epsilon=step, num_steps=num_steps, delta_slack=delta / 2)
     return min(composed, num_steps * local_epsilon)
-
-
-def frequency_error_bound(*, local_epsilon: float, categories: int, reports: int) -> float:
-    r"""Least worst-case E‖p̂ − p‖² of a distribution of K categories from n ε0-LDP reports: Theorem 7.3.1.
-
-    The half for clients with as much randomness as they want,
-
-        K(e^ε0 + 1)²/(16·n·e^ε0·(e^ε0 − 1)²).
-
-    The other half, for little randomness, is wrong (docs/reference/claims.md). With t = tanh(ε0/2), for even
-    K: where p is uniform but for what K/2 pairs of categories exchange, the Fisher information of a report
-    about each exchange is at most 4·e^ε0·t², and van Trees' inequality with the prior cos²(πKθ/2) on
-    \|θ\| ≤ 1/K gives K/(4·n·e^ε0·t² + π²K²). That is at least the theorem's where 12·n·e^ε0·t² ≥ π²K², a
-    condition that the theorem does not have. An odd K counts as K − 1.
-    """
-    checks.number("local_epsilon", local_epsilon, above=0)
-    even = checks.whole("categories", categories, at_least=2) // 2 * 2
-    checks.whole("reports", reports)
-    information = math.exp(local_epsilon) * math.tanh(local_epsilon / 2) ** 2
-    if 12 * reports * information < (math.pi * even) ** 2:
-        needed = math.ceil((math.pi * even) ** 2 / (12 * information))
-        raise ValueError(f"the proof needs {needed} reports of {categories} categories, got {reports}")
-    return even / (16 * reports * information) * (1 - 1e-12)
-
-
-def local_error_order(
-    *, local_epsilon: float, dim: int, cohort: int, norm: float, radius: float = 1.0
-) -> float:
-    r"""Order of the least squared error of an ε0-LDP mean in an ℓp ball of radius r: Theorems 3.4.3, 3.6.3.
-
-        r²·min(1, d/(n·ε0²)) for 1 ≤ p < 2,   r²·d^(2 − 2/p)/(n·min(ε0, ε0²)) for p ≥ 2
-
-    **An order, not a bound**. The first is as its proof ends; its statement has no minimum. Stated for
-    ε0 = O(1); p may be infinite.
-    """
-    checks.number("local_epsilon", local_epsilon, above=0)
-    checks.whole("dim", dim)
-    checks.whole("cohort", cohort)
-    checks.radius(radius)
-    if not norm >= 1:
-        raise ValueError(f"norm must be at least 1, got {norm!r}")
-    if norm < 2:
-        return radius**2 * min(1.0, dim / (cohort * local_epsilon**2))
-    return float(radius**2 * dim ** (2 - 2 / norm) / (cohort * min(local_epsilon, local_epsilon**2)))
-
-
-def central_error_order(
-    *, epsilon: float, delta: float, dim: int, cohort: int, bits: float, radius: float = 1.0
-) -> float:
-    r"""Order of the least squared error of an (ε, δ)-DP mean in the ℓ2 ball from b bits each: Theorem 3.6.4.
-
-        (r²·d/n²)·max(log(1/δ)/ε², n/(d·4^(b/d))) for b ≥ d,   n/b in place of the second term for b < d
-
-    **An order, not a bound**. It is stated for ε = O(1) and δ = o(1/n).
-    """
-    checks.number("epsilon", epsilon, above=0)
-    checks.whole("dim", dim)
-    checks.whole("cohort", cohort)
-    checks.number("delta", delta, above=0, below=1 / cohort)
-    checks.number("bits", bits, above=0)
-    checks.radius(radius)
-    quantised = cohort / (dim * 4 ** (bits / dim)) if bits >= dim else cohort / bits
-    return float(radius**2 * dim / cohort**2 * max(math.log(1 / delta) / epsilon**2, quantised))
 
 
 def communication_orders(*, epsilon: float, dim: int, cohort: int) -> dict[str, float]:
@@ -309,28 +176,3 @@ def communication_orders(*, epsilon: float, dim: int, cohort: int) -> dict[str, 
         "Chang et al.": dim * math.log(cohort),
         "secure aggregation": summed,
     }
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PublishedClaim:
-    """A published answer to another question than the catalogue's.
-
-    Nothing that gives a guarantee may use one that is not ``valid``.
-    """
-
-    name: str
-    source: str
-    epsilon: Callable[..., float]
-    valid: bool
-    note: str
-
-
-PUBLISHED_CLAIMS: tuple[PublishedClaim, ...] = (
-    PublishedClaim(
-        name="DP-AdaPeD, as printed",
-        source="Girgis 2023 (thesis), Thm 4.5.1, RDP",
-        epsilon=printed_epsilon,
-        valid=False,
-        note="Gaussian noise in the local steps of federated clients. No bound: " + "; ".join(REASONS),
-    ),
-)

@@ -260,7 +260,8 @@ class Round(Ranged, CohortDraw, ABC):
         try:
             if len(names) != len(state) - 1:
                 raise TypeError(f"{len(state) - 1} fields, not {len(names)}")
-            return kind(**kind.fields_from_state(dict(zip(names, state[1:], strict=True))))
+            saved = dict(zip(names, map(as_tuples, state[1:]), strict=True))
+            return kind(**kind.fields_from_state(saved))
         except (TypeError, AttributeError) as error:
             raise ValueError(f"not the state of a {kind.__name__}: {state!r}") from error
 
@@ -276,6 +277,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(_plain, value))
     return value.state() if hasattr(value, "state") else value
+
+
+def as_tuples(value: Any) -> Any:
+    """A state read from JSON, its nested lists turned back into tuples."""
+    return tuple(map(as_tuples, value)) if isinstance(value, (list, tuple)) else value
 
 
 # -- the same answers, computed once for equal rounds -------------------------------------------------------

@@ -7,10 +7,10 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
-from scipy.special import erfcx, ndtr
+from scipy.special import ndtr
 from typing_extensions import override
 
 from shuffle_plugins.accounting.composition.sampled import sampled_composition, sampled_instance
@@ -23,7 +23,6 @@ from shuffle_plugins.accounting.losses import (
     joined,
     profile_losses,
 )
-from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.accounting.numerics.sums import TAIL, Floats
 from shuffle_plugins.accounting.pairs.bits import has_leaning_instance, leaning_instance
 from shuffle_plugins.accounting.pairs.noise import (
@@ -62,7 +61,6 @@ from shuffle_plugins.core.checks import (
 _MOST_LISTED_LOSSES = 1 << 11
 _ROUNDOFF = 1e-12
 _LARGEST_DECOY_LOSS = 600.0  # e to this power, times a mass, is a float
-_ROOT_2 = math.sqrt(2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,11 +341,6 @@ class WindowRound(SumRound):
             exchanged=exchanged,
         )
 
-    @classmethod
-    @override
-    def fields_from_state(cls, saved: dict[str, Any]) -> dict[str, Any]:
-        return saved | {"coefficients": tuple(saved["coefficients"])}
-
 
 @dataclass(frozen=True, kw_only=True)
 class PoissonBinomialRound(_CoveredSum):
@@ -455,12 +448,6 @@ class PoissonBinomialRound(_CoveredSum):
     def _crowd(self) -> int:
         """Bits of the others in a count."""
         return ((self.cohort if self.honest is None else self.honest) - 1) * self.bits
-
-    @classmethod
-    @override
-    def fields_from_state(cls, saved: dict[str, Any]) -> dict[str, Any]:
-        attained = saved["attained"]
-        return saved | {"attained": attained if attained is None else tuple(map(tuple, attained))}
 
 
 def _laplace_profile(*, rate: float, shift: int) -> tuple[Floats, Floats]:
@@ -788,41 +775,6 @@ def _removal_losses(
         resolution=resolution,
         symmetric=False,
     )
-
-
-def delta_of_gaussian(epsilon: float, *, mu: float) -> tuple[float, float]:
-    """δ at ε ≥ 0 of N(μ, 1) against N(0, 1), rounded down and up: Balle, Wang 2018, Theorem 8."""
-    if mu == 0:
-        return 0.0, 0.0
-    near = epsilon / mu - mu / 2
-    density = math.exp(-near * near / 2) / 2
-    above = density * float(erfcx(near / _ROOT_2)) if near > 0 else float(ndtr(-near))
-    below = density * float(erfcx((near + mu) / _ROOT_2))  # e^ε·Φ(−ε/μ − μ/2)
-    # 1e-13: of erfcx, ndtr, exp; the argument of each is off by some units of roundoff. 1e-300: where a float
-    # loses digits
-    lost = (1e-13 + 1e-15 * (near * near + mu * mu)) * (above + below) + 1e-300
-    return max(above - below - lost, 0.0), min(max(above - below, 0.0) + lost, 1.0)
-
-
-def epsilon_of_gaussian(delta: float, *, mu: float) -> tuple[float, float]:
-    """ε at δ of N(μ, 1) against N(0, 1), rounded down and up by some 1e-9 of it."""
-    most = mu * (mu / 2 + math.sqrt(-2 * math.log(delta)))  # Φ(−x) ≤ e^(−x²/2)
-
-    def excess(epsilon: float) -> float:
-        return math.log(delta_of_gaussian(epsilon, mu=mu)[1] / delta)
-
-    if mu == 0 or excess(0.0) <= 0:
-        return 0.0, 0.0
-    if delta < 1e-280:
-        return 0.0, most * (1 + 1e-12)
-    found = zero_between(excess, 0.0, most, xtol=0.0, rtol=1e-10)
-    lower = upper = found
-    apart = 1e-9
-    while delta_of_gaussian(upper, mu=mu)[1] > delta:
-        upper, apart = found * (1 + apart), 2 * apart
-    while lower > 0 and delta_of_gaussian(lower, mu=mu)[0] < delta:
-        lower, apart = max(found * (1 - apart), 0.0), 2 * apart
-    return lower, upper
 
 
 def _cells(edges: Floats) -> Floats:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import islice
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -20,8 +20,6 @@ from shuffle_plugins.cli.page.settings import Point, RefusedSetting, Setting
 # Published bounds that take seconds come last.
 _SLOW = ("clones, RDP", "stronger clones, RDP")
 _MARGIN = 1.25  # factor between the outermost ε and the frame
-NO_MORE = "null\n"
-"""The line after the last part of an answer."""
 
 
 class Part(NamedTuple):
@@ -223,17 +221,16 @@ class _Axis:
         return [{"at": round(self.at(value), 1), "label": short(value)} for value in inside]
 
 
-def answer_lines() -> None:
-    """Answer the lines of JSON on stdin: one with a query begins its answer, each is worth one part."""
-    found: Iterator[Part] = iter(())
-    for line in sys.stdin:
-        asked = json.loads(line)
-        if "query" in asked:
-            found = parts(asked["query"])
-        part = next(found, None)
-        sys.stdout.write(NO_MORE if part is None else part.line())
-        sys.stdout.flush()
+_under_way: tuple[Mapping[str, str], int, Iterator[Part]] = ({}, 0, iter(()))
 
 
-if __name__ == "__main__":
-    answer_lines()
+def line(query: Mapping[str, str], place: int) -> str | None:
+    """The part at a place of an answer, as a line; None behind the last. Parts asked for in turn are computed
+    once."""
+    global _under_way
+    if _under_way[:2] != (query, place):
+        _under_way = (query, place, islice(parts(query), place, None))
+    found = _under_way[2]
+    _under_way = (query, place + 1, found)
+    part = next(found, None)
+    return None if part is None else part.line()

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
-import sys
 import webbrowser
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
-import anyio.to_thread
 import uvicorn
+from anyio import BrokenWorkerProcess, CapacityLimiter, to_process, to_thread
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -26,7 +23,6 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from shuffle_plugins.cli.page import rendering
-from shuffle_plugins.cli.page.rendering import NO_MORE
 
 _LOOPBACK = "127.0.0.1"
 _HEADERS = {
@@ -55,7 +51,7 @@ def application() -> Starlette:
             Middleware(TrustedHostMiddleware, allowed_hosts=[_LOOPBACK, "localhost"], www_redirect=False),
             Middleware(BaseHTTPMiddleware, dispatch=_guarded),
         ],
-        lifespan=_with_workers,
+        lifespan=_with_processes,
     )
 
 
@@ -102,145 +98,50 @@ async def _guarded(request: Request, call_next: Callable[[Request], Awaitable[Re
 
 
 async def _page(request: Request) -> Response:
-    return HTMLResponse(await anyio.to_thread.run_sync(rendering.page, dict(request.query_params)))
+    return HTMLResponse(await to_thread.run_sync(rendering.page, dict(request.query_params)))
 
 
 async def _answer(request: Request) -> Response:
-    lines = request.app.state.workers.lines(dict(request.query_params))
+    lines = answer_lines(dict(request.query_params), processes=request.app.state.processes)
     return StreamingResponse(lines, media_type="application/x-ndjson")
 
 
 @asynccontextmanager
-async def _with_workers(app: Starlette) -> AsyncIterator[None]:
-    app.state.workers = Workers()
-    warming = asyncio.ensure_future(app.state.workers.warm())
-    try:
-        yield
-    finally:
-        warming.cancel()
-        app.state.workers.close()
+async def _with_processes(app: Starlette) -> AsyncIterator[None]:
+    """A few processes compute answers; what comes at first waits for the one that loads what they need."""
+    processes = app.state.processes = CapacityLimiter(1)
+
+    async def load() -> None:
+        await anext(answer_lines({"population": "100", "cohort": "10"}, processes=processes))
+        processes.total_tokens = 3  # each takes some 150 MB
+
+    loading = asyncio.ensure_future(load())
+    yield
+    loading.cancel()
 
 
-# -- processes that compute answers, so that one that nobody waits for can be ended -------------------------
+async def answer_lines(
+    query: dict[str, str], *, processes: CapacityLimiter, grace: float = 3.0
+) -> AsyncIterator[str]:
+    """The parts of an answer as lines of JSON, from processes that are kept for what they have computed.
 
-
-class _Worker:
-    """A process, and the line that it still owes if somebody gave up waiting for it."""
-
-    def __init__(self, process: Process) -> None:
-        self.process = process
-        self.idle = False
-        self.owed: asyncio.Future[bytes] | None = None
-
-    async def ask(self, message: Mapping[str, Any]) -> bytes:
-        """Send a line, and return the line that answers it; empty if the process has ended."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(message).encode() + b"\n")
-        self.owed = asyncio.ensure_future(self.process.stdout.readline())
-        found = await asyncio.shield(self.owed)
-        self.owed = None
-        return found
-
-
-class Workers:
-    """A few processes, started when they are needed and kept for what they have computed.
-
-    Most parts of an answer take a tenth of a second, those of some settings minutes: a thread could not be
-    stopped. A part that nobody wants any more may take ``grace`` seconds, then its process is ended.
+    Most parts take a tenth of a second, those of some settings minutes: a thread could not be stopped. Once
+    this is closed nothing more is computed: a part that is under way may take ``grace`` seconds, then its
+    process is ended.
     """
-
-    def __init__(self, *, grace: float = 3.0) -> None:
-        self._grace = grace
-        self._workers: list[_Worker] = []
-        self._settling: dict[_Worker, asyncio.Task[None]] = {}
-        self._starting = asyncio.Lock()
-        self._freed = asyncio.Event()
-
-    async def lines(self, query: Mapping[str, str]) -> AsyncIterator[str]:
-        """The parts of an answer as lines of JSON. Nothing more is computed once this is closed."""
-        worker = await self._take()
-        message: dict[str, Any] = {"query": dict(query)}
-        try:
-            while (line := await worker.ask(message)) != NO_MORE.encode():
-                if not line:
-                    self._end(worker)
-                    yield rendering.refused_part(
-                        "the computation ended by itself, perhaps for lack of memory: try smaller numbers, "
-                        "and see what was printed where shuffle-plugins app was started"
-                    ).line()
-                    return
-                yield line.decode()
-                message = {}
-        finally:
-            self._give_back(worker)
-
-    async def warm(self) -> None:
-        """Start a process, and have it load what answers need, before somebody asks."""
-        async with self._starting:  # a question that comes meanwhile waits for this process
-            worker = await self._start()
-            await worker.ask({"query": {"population": "100", "cohort": "10", "rounds": "1"}})
-        self._give_back(worker)
-
-    def close(self) -> None:
-        """End all processes that compute answers, also those at work."""
-        for worker in tuple(self._workers):
-            self._end(worker)
-
-    async def _take(self) -> _Worker:
-        async with self._starting:
-            while True:
-                for worker in self._workers:
-                    if worker.idle:
-                        worker.idle = False
-                        return worker
-                if len(self._workers) < 3:  # each takes some 150 MB
-                    return await self._start()
-                if self._settling:
-                    self._end(next(iter(self._settling)))
-                else:
-                    self._freed.clear()
-                    await self._freed.wait()
-
-    async def _start(self) -> _Worker:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "shuffle_plugins.cli.page.rendering"),
-            stdin=PIPE,
-            stdout=PIPE,
-            limit=1 << 22,
-            start_new_session=True,  # Ctrl-C is for the server, which ends its processes
+    for place in count():
+        part = asyncio.ensure_future(
+            to_process.run_sync(rendering.line, query, place, cancellable=True, limiter=processes)
         )
-        self._workers.append(_Worker(process))
-        return self._workers[-1]
-
-    def _give_back(self, worker: _Worker) -> None:
-        """Keep a process for the next answer, or see whether it can be kept."""
-        if worker not in self._workers:
-            return
-        if worker.owed is None:
-            worker.idle = True
-            self._freed.set()
-        else:
-            self._settling[worker] = asyncio.ensure_future(self._settle(worker, worker.owed))
-
-    async def _settle(self, worker: _Worker, owed: asyncio.Future[bytes]) -> None:
         try:
-            ended = not await asyncio.wait_for(owed, self._grace)
-        except TimeoutError:
-            ended = True
-        self._settling.pop(worker, None)
-        if ended:
-            self._end(worker)
-        else:
-            worker.owed, worker.idle = None, True
-            self._freed.set()
-
-    def _end(self, worker: _Worker) -> None:
-        task = self._settling.pop(worker, None)
-        if task is not None:
-            task.cancel()
-        if worker in self._workers:
-            self._workers.remove(worker)
-        with suppress(ProcessLookupError):
-            worker.process.kill()
-        self._freed.set()
+            line = await asyncio.shield(part)
+        except asyncio.CancelledError:
+            asyncio.get_running_loop().call_later(grace, part.cancel)
+            raise
+        except BrokenWorkerProcess:
+            said = "the computation ended by itself, perhaps for lack of memory: try smaller numbers"
+            yield rendering.refused_part(said).line()
+            return
+        if line is None:
+            return
+        yield line

@@ -9,6 +9,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
+from brute_force import generic_delta
 from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,21 +36,6 @@ from shuffle_plugins.accounting.losses import (
 )
 
 
-def exact_delta(*, local_epsilon: float, population: int, cohort: int, epsilon: float) -> float:
-    """δ of the generic k-of-n pair from binomial tails: given m active slots, the heads count is linear."""
-    e, bound = math.exp(local_epsilon), math.exp(epsilon)
-    gamma = cohort / population
-    counts = np.arange(cohort + 1)
-    weights = stats.binom.pmf(counts, cohort, 2 / (e + 1))
-    counts, weights = counts[weights > 1e-30], weights[weights > 1e-30]
-    constant = (1 - gamma) * (1 - bound) + gamma / cohort * counts * (1 - e * bound)
-    slope = gamma / cohort * (e - 1) * (1 + bound)
-    least = np.floor(-constant / slope) + 1
-    above = stats.binom.sf(least - 1, counts, 0.5)
-    mean_above = counts / 2 * stats.binom.sf(least - 2, np.maximum(counts - 1, 0), 0.5)
-    return float(np.sum(weights * (constant * above + slope * mean_above)))
-
-
 @pytest.mark.parametrize("resolution", [FINE, COARSE])
 @pytest.mark.parametrize(
     ("local_epsilon", "population", "cohort"),
@@ -69,7 +55,7 @@ def test_laws_bracket_the_exact_profile(resolution, local_epsilon, population, c
     }
     for multiple in (0.0, 0.5, 1.0, 2.0, 3.5):
         epsilon = multiple * laws["upper"].deviation
-        exact = exact_delta(
+        exact = generic_delta(
             local_epsilon=local_epsilon, population=population, cohort=cohort, epsilon=epsilon
         )
         above = LossComposition([laws["upper"]], [1]).delta(epsilon)
@@ -114,7 +100,7 @@ def test_composition_agrees_with_dp_accounting() -> None:
     top = 0.25
     grid = np.arange(-round(top / cell), round(top / cell) + 1) * cell
     deltas = [
-        max(0.0, exact_delta(local_epsilon=1.5, population=60_000, cohort=10_000, epsilon=x)) for x in grid
+        max(0.0, generic_delta(local_epsilon=1.5, population=60_000, cohort=10_000, epsilon=x)) for x in grid
     ]
     pmf = pld_pmf.create_pmf_pessimistic_connect_dots(
         cell, np.rint(grid / cell).astype(int), np.array(deltas)
@@ -130,69 +116,6 @@ def test_composition_agrees_with_dp_accounting() -> None:
     }
     assert ours["lower"] <= theirs * (1 + 1e-6)
     assert ours["upper"] == pytest.approx(theirs, rel=2e-3)
-
-
-# Independent prototype of the project's design notes; δ = 1e-8, 1e-8, 1e-5.
-REFERENCE = [
-    (10**6, 1_000, 2.0, 10**5, 1e-8, 0.155, 0.146, 0.137, 0.108),
-    (10**6, 1_000, 1.0, 10**5, 1e-8, 0.0604, 0.0564, 0.0498, 0.0463),
-    (60_000, 10_000, 1.5, 1200, 1e-5, 0.463, 0.421, 0.384, 0.322),
-]
-
-
-@pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
-@pytest.mark.parametrize(
-    ("population", "cohort", "local_epsilon", "steps", "delta", "rdp", "pld", "ternary", "binary"), REFERENCE
-)
-def test_reference_table(
-    sampling, population, cohort, local_epsilon, steps, delta, rdp, pld, ternary, binary
-) -> None:
-    shuffle_round = ShuffleRound(
-        local_epsilon=local_epsilon, population=population, cohort=cohort, sampling=sampling
-    )
-    law = pair_losses(shuffle_round.dominating_pair(), kind="upper")
-    upper = LossComposition([law], [steps]).epsilon(delta)
-    lower = LossComposition([pair_losses(shuffle_round.dominating_pair(), kind="lower")], [steps]).epsilon(
-        delta
-    )
-    assert upper == pytest.approx(pld, rel=0.02)
-    assert RenyiComposition([law], [steps]).epsilon(delta) == pytest.approx(rdp, rel=0.02)
-    assert 0 <= upper - lower < 0.002 * upper
-    mixtures = shuffle_round.instances()
-    for name, value in (("3-RR instance", ternary), ("binary-RR instance", binary)):
-        instance = pair_losses(mixtures[name], kind="lower")
-        best = max(
-            LossComposition([side], [steps]).epsilon(delta) for side in (instance, instance.reversed())
-        )
-        assert best == pytest.approx(value, rel=0.02)
-
-
-# Table 4.1, bold rows, of the survey of peers: the pair evaluated by clone counts, one round, no sampling.
-SINGLE_ROUNDS = [
-    (0.5, 10**4, 1e-6, 0.0181174),
-    (1.0, 10**4, 1e-6, 0.0432062),
-    (2.0, 10**4, 1e-6, 0.1143997),
-    (4.0, 10**4, 1e-6, 0.4108125),
-    (1.0, 10**6, 1e-8, 0.0050116),
-    (2.0, 10**6, 1e-8, 0.0130369),
-    (4.0, 10**6, 1e-8, 0.0450730),
-    (2.0, 10**9, 1e-11, 0.0004814),
-    (4.0, 10**9, 1e-11, 0.0016396),
-]
-
-
-@pytest.mark.parametrize(("local_epsilon", "population", "delta", "epsilon"), SINGLE_ROUNDS)
-def test_single_rounds_bracket_their_golden_values(local_epsilon, population, delta, epsilon) -> None:
-    shuffle_round = ShuffleRound(
-        local_epsilon=local_epsilon, population=population, cohort=population, sampling="full"
-    )
-    bounds = [
-        LossComposition([pair_losses(shuffle_round.dominating_pair(), kind=kind)], [1]).epsilon(delta)
-        for kind in ("lower", "upper")
-    ]
-    assert bounds[0] <= epsilon * (1 + 1e-4)
-    assert bounds[1] >= epsilon * (1 - 1e-4)
-    assert bounds[1] - bounds[0] < 3e-3 * epsilon
 
 
 @pytest.mark.parametrize(("local_epsilon", "steps"), [(0.01, 10_000), (1.0, 500), (3.0, 2_000), (0.1, 10**6)])

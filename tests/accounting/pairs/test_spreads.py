@@ -299,17 +299,3 @@ def test_a_tilt_beyond_floats_is_bounded_too() -> None:
     bound = positive_part_bound(shift, each=many, own=rare)
     # 10^4 with a probability of 10^-12, otherwise next to nothing; the others matter little.
     assert float(bound[0]) >= 1e-12 * (1e4 - 1)
-
-
-@pytest.mark.slow
-def test_rows_beside_each_other_are_bounded_nearly_as_well_as_alone() -> None:
-    """Of many rows most contours are tried at every sixth only; no bound is far above its row alone."""
-    shift = -np.linspace(0, 40, 61)
-    one = np.ones(len(shift))
-    each = BoundedTerms(count=400, variance=np.linspace(3, 3.3, 61), above=3 * one, below=one)
-    own = BoundedTerms(count=1, variance=1e-3 * one, above=3 * one, below=3 * one)
-    together = positive_part_bound(shift, each=each, own=own)
-    for row in range(len(shift)):
-        only = np.array([row])
-        alone = positive_part_bound(shift[only], each=each.of(only), own=own.of(only))
-        assert alone[0] * (1 - 1e-12) <= together[row] <= alone[0] * 1.02

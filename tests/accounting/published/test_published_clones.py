@@ -7,12 +7,12 @@ import pytest
 from brute_force import hockey_stick, k_ary_response, neighbours, shuffled_law
 from scipy.special import gammaln, xlogy
 
+from shuffle_plugins.accounting.pairs.noise import delta_of_gaussian
 from shuffle_plugins.accounting.published import shuffles
 from shuffle_plugins.accounting.published.catalogue import (
     amplify_by_sampling,
     strong_composition,
 )
-from shuffle_plugins.accounting.rounds.sums import delta_of_gaussian
 
 
 def exact_homogeneous_composition(epsilon: float, rounds: int, delta: float) -> float:
@@ -103,20 +103,10 @@ def test_theorem_3_8_covers_leaky_channels(local_epsilon: float, n: int) -> None
 
 
 def test_theorem_3_8_as_printed() -> None:
-    e0, n = 1.0, 10**5
-    epsilon, delta = shuffles.approximate_ldp(local_epsilon=e0, local_delta=1e-13, cohort=n, delta=1e-6)
-    assert epsilon == shuffles.clone_bound(local_epsilon=e0, cohort=n, delta=1e-6)
-    cost = (math.exp(epsilon) + 1) * (1 + math.exp(-e0) / 2) * n * 1e-13
-    assert delta == pytest.approx(1e-6 + cost, rel=1e-8)
-    alone = shuffles.local_delta_cost(local_epsilon=e0, local_delta=1e-13, cohort=n, epsilon=epsilon)
-    assert cost < alone < cost * (1 + 2e-9)
-    pure = shuffles.approximate_ldp(local_epsilon=e0, local_delta=0.0, cohort=n, delta=1e-6)
-    assert pure == (epsilon, 1e-6)
-
-
-def test_theorem_3_8_refuses_what_promises_nothing() -> None:
-    with pytest.raises(ValueError, match="promises nothing"):
-        shuffles.approximate_ldp(local_epsilon=1.0, local_delta=1e-3, cohort=10**5, delta=1e-6)
+    cost = (math.exp(0.3) + 1) * (1 + math.exp(-1.0) / 2) * 10**5 * 1e-13
+    asked = {"local_epsilon": 1.0, "cohort": 10**5, "epsilon": 0.3}
+    assert cost < shuffles.local_delta_cost(**asked, local_delta=1e-13) < cost * (1 + 2e-9)
+    assert shuffles.local_delta_cost(**asked, local_delta=0.0) == 0
 
 
 @pytest.mark.parametrize(("local_epsilon", "n"), [(0.3, 5), (1.0, 40), (3.0, 12)])

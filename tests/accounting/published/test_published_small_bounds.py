@@ -8,12 +8,7 @@ import pytest
 from histories import accountant_of
 from scipy import stats
 
-from shuffle_plugins.accounting import (
-    SampledRecordsRound,
-    Sampling,
-    ShuffleRound,
-    epsilon_from_rdp,
-)
+from shuffle_plugins.accounting import SampledRecordsRound
 from shuffle_plugins.accounting.published import divergences, shuffles, thesis
 
 ORDERS = np.array([2.0, 3.0, 5.0, 8.0])
@@ -39,93 +34,12 @@ def test_corollary_5_3_2_is_below_binary_response_counted_out(level, cohort):
     assert bound[0] == pytest.approx(exact_renyi(one, zero, 2.0), rel=1e-6)  # order 2 has no other term
 
 
-# -- Lemma 2.1.5 --------------------------------------------------------------------------------------------
+# -- Table 3.1 -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("rho", "delta"), list(itertools.product((1e-6, 1e-3, 0.1, 1.0, 30.0), (0.3, 1e-5, 1e-12)))
-)
-def test_lemma_2_1_5_is_above_the_best_conversion(rho, delta):
-    found = thesis.linear_rdp_epsilon(rho=rho, delta=delta)
-    orders = 1 + np.geomspace(1e-4, 1e7, 4000)
-    best, _ = epsilon_from_rdp(orders=orders, rdp=rho * orders, delta=delta)
-    assert best <= found
-    simple = float((rho * orders + math.log(1 / delta) / (orders - 1)).min())
-    assert simple <= found * (1 + 1e-5)
-    assert simple == pytest.approx(rho + 2 * math.sqrt(rho * math.log(1 / delta)), rel=1e-5)
-
-
-def test_lemma_2_1_5_needs_what_its_proof_needs():
-    with pytest.raises(ValueError, match="delta"):
-        thesis.linear_rdp_epsilon(rho=0.1, delta=0.5)
-    with pytest.raises(ValueError, match="at order 108"):
-        thesis.linear_rdp_epsilon(rho=1e-3, delta=1e-5, largest_order=100)
-
-
-# -- (3.4) --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("level", [1e-6, 0.1, 1.0, 5.0, 40.0, 600.0])
-def test_binary_response_divergence_is_the_sum_over_both_answers(level):
-    import mpmath
-
-    orders = [1.0001, 1.5, 2.0, 17.0, 1000.0]
-    found = divergences.binary_response_rdp(orders=orders, local_epsilon=level)
-    with mpmath.workdps(400):
-        p = 1 / (mpmath.exp(level) + 1)
-        for order, value in zip(orders, found, strict=True):
-            moment = p**order * (1 - p) ** (1 - order) + p ** (1 - mpmath.mpf(order)) * (1 - p) ** order
-            exact = float(mpmath.log(moment) / (mpmath.mpf(order) - 1))
-            assert exact * (1 - 1e-15) <= value <= exact * (1 + 1e-9) + 1e-300
-
-
-# -- Theorem 4.4.1 ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("num_steps", [1, 50])
-def test_theorem_4_4_1_is_above_the_certified_poisson_round(num_steps):
-    ask = {"local_epsilon": 0.5, "population": 20_000}
-    accountant = accountant_of((ShuffleRound(**ask, cohort=4_000, sampling=Sampling.POISSON), num_steps))
-    bound = thesis.self_sampling_bound(**ask, participation=0.2, num_steps=num_steps, delta=1e-6)
-    assert accountant.epsilon(1e-6).upper < bound <= 0.5 * num_steps
-
-
-def test_theorem_4_4_1_asks_a_shuffle_for_no_delta_above_one():
-    """A record that is in few reports leaves more than all of δ to each shuffle."""
-    asked = []
-
-    def shuffled(**question):
-        asked.append(question)
-        return 0.2
-
-    found = thesis.self_sampling_bound(
-        local_epsilon=0.5, population=10**4, participation=0.5, num_steps=3, delta=1e-3, records=10**4,
-        shuffled=shuffled,
-    )  # fmt: skip
-    assert asked == [{"local_epsilon": 0.5, "cohort": 2_500, "delta": 1.0}]
-    step = math.log(1 + 1.5 * 0.5 / 10**4 * (math.exp(0.2) - 1))
-    deviation = math.sqrt(6 * math.log(1 / 5e-4)) * step
-    assert found == pytest.approx(deviation + 3 * step * (math.exp(step) - 1), rel=1e-9)
-
-
-# -- orders and Table 3.1 -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("epsilon", "radius"), [(0.5, 3.0), (2.0, 0.7)])
-def test_orders_as_printed(epsilon, radius):
-    n, d, delta = 500, 20, 1e-4
-    for p in (1.0, 1.9, 2.0, 3.0):
-        found = thesis.local_error_order(local_epsilon=epsilon, dim=d, cohort=n, norm=p, radius=radius)
-        many = d ** (2 - 2 / p) / (n * min(epsilon, epsilon**2))
-        order = min(1, d / (n * epsilon**2)) if p < 2 else many
-        assert found == pytest.approx(radius**2 * order, rel=1e-12)
-    for bits in (5, 20, 90):
-        sent = n / (d * 4 ** (bits / d)) if bits >= d else n / bits
-        found = thesis.central_error_order(
-            epsilon=epsilon, delta=delta, dim=d, cohort=n, bits=bits, radius=radius
-        )
-        order = d / n**2 * max(math.log(1 / delta) / epsilon**2, sent)
-        assert found == pytest.approx(radius**2 * order, rel=1e-12)
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+def test_orders_as_printed(epsilon):
+    n = 500
     signal = n * epsilon**2
     for d in (3, 100, 10**4, 10**7):
         found = thesis.communication_orders(epsilon=epsilon, dim=d, cohort=n)
@@ -163,10 +77,7 @@ def test_noisy_sgd_in_random_order():
         local = gaussian_profile(levels, mu=2 / noise)
         allowed = []
         for level, local_delta in zip(levels, local, strict=True):
-            epsilon, total = shuffles.approximate_ldp(
-                local_epsilon=level, local_delta=0.0, cohort=records, delta=delta / 2
-            )
-            assert total == delta / 2
+            epsilon = shuffles.clone_bound(local_epsilon=level, cohort=records, delta=delta / 2)
             if (math.exp(epsilon) + 1) * (1 + math.exp(-level) / 2) * records * local_delta <= delta / 2:
                 allowed.append(epsilon)
         assert found == pytest.approx(min(allowed), rel=1e-2)
@@ -213,29 +124,3 @@ def test_lemma_4_3_1_for_several_records_a_client():
         assert accountant.epsilon(1e-6).upper < many <= 40 * 0.5
     with pytest.raises(ValueError, match="samples"):
         thesis.sampled_records_bound(**ask, samples=11, num_steps=1)
-
-
-# -- Theorem 7.3.1 ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("level", [1.0, 2.5])
-def test_theorem_7_3_1_is_below_the_least_error_of_two_categories(level):
-    """The Bayes error of binary responses, which are best for two categories, counted out for a prior."""
-    needed = 6 if level == 1.0 else 1
-    with pytest.raises(ValueError, match="the proof needs"):
-        thesis.frequency_error_bound(local_epsilon=level, categories=500, reports=100)
-    keep = 1 / (1 + math.exp(-level))
-    theta = np.linspace(-0.5, 0.5, 4001)
-    prior = np.cos(np.pi * theta) ** 2
-    prior /= prior.sum()
-    for reports in (needed, 3 * needed, 50):
-        ones = keep * (0.5 + theta) + (1 - keep) * (0.5 - theta)
-        joint = stats.binom.pmf(np.arange(reports + 1)[:, None], reports, ones) * prior
-        seen = joint.sum(axis=1)
-        best = joint @ theta / seen
-        error = 2 * float((joint * (theta - best[:, None]) ** 2).sum())
-        bound = thesis.frequency_error_bound(local_epsilon=level, categories=2, reports=reports)
-        assert 0.01 * error < bound < error
-    assert thesis.frequency_error_bound(local_epsilon=1.0, categories=10, reports=10**6) == pytest.approx(
-        10 * (math.e + 1) ** 2 / (16 * 10**6 * math.e * (math.e - 1) ** 2), rel=1e-9
-    )  # as printed
