@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 import numpy as np
 import opacus
-from opacus.accountants import IAccountant, create_accountant, register_accountant
+from opacus.accountants import IAccountant, register_accountant
 from typing_extensions import override
 
 from shuffle_plugins.accounting import BudgetExceeded, EpsilonInterval, Round, ShuffleAccountant
@@ -96,11 +96,9 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
     @history.setter
     def history(self, value: object) -> NoReturn:
         raise ShufflePrivacyError(
-            "history cannot be assigned. Opacus's get_noise_multiplier does so to try noise multipliers out, "
-            "but they and a sample rate do not determine the cost of a shuffled round. To meet a target use "
-            "PrivacyEngine.make_private_with_epsilon, or "
-            "shuffle_plugins.accounting.calibrate_local_epsilon; to restore a history use load_state_dict; "
-            "to add rounds use record(round, num_steps=...)"
+            "history cannot be assigned, as Opacus's get_noise_multiplier does. To meet a target use "
+            "PrivacyEngine.make_private_with_epsilon; to restore a history use load_state_dict; to add "
+            "rounds use record(round, num_steps=...)"
         )
 
     @property
@@ -354,17 +352,6 @@ def refuse_other_accountants(hook: Callable[[Any], None]) -> None:
 
 
 def register_accountants() -> None:
-    """Make the accountants known to Opacus by name, unless another package's have it; harmless to repeat."""
+    """Make the accountants known to Opacus by name; harmless to repeat."""
     for cls in (SubsampledShuffleRDPAccountant, SubsampledShufflePLDAccountant, Girgis2021Accountant):
-        name = cls.mechanism()
-        try:
-            present = type(create_accountant(name))
-        except ValueError:
-            register_accountant(name, cls)
-            continue
-        if (present.__module__, present.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise ShufflePrivacyError(
-                f"Opacus knows {name!r} as {present.__module__}.{present.__qualname__} already; replacing it "
-                "would change the meaning of that package's ε. Import only one of the two"
-            )
-        register_accountant(name, cls, force=True)
+        register_accountant(cls.mechanism(), cls, force=True)

@@ -695,27 +695,20 @@ class _Run:
 
     def _warn_of_rest(self, privacy: float, *, spent: float, at_end: bool) -> None:
         """Say that the run leaves a part of its target unused, since the search stopped at a limit."""
-        target = self.target
+        target, noise = self.target, self.setting.takes_noise_multiplier
         remedy = "Take more steps or a larger batch_size to use more of it, or a smaller target"
-        if self.setting.takes_noise_multiplier:
-            least = "the least that is tried" if at_end else "the least that keeps to it"
-            limit = f"noise_multiplier={rounded(privacy, up=True)}, {least}"
-        elif at_end:
-            limit = f"local_epsilon={LARGEST_SEARCHED_LOCAL_EPSILON:g}, the largest that is tried"
-        else:
+        if not noise and not at_end:
             most = target.delta / (2 * self.draw["cohort"] * target.num_steps)
-            limit = (
-                f"local_epsilon={rounded(privacy, up=False)}, beyond which the reports' own δ0 counts and is "
-                "too much"
-            )
             remedy = (
-                f"Choose a δ0 far below δ / (2 · reports · steps) = {most:.2g}, as in "
-                f"randomizer=functools.partial(Gaussian, local_delta={most / 1000:.0e}), or reports without "
-                "one, such as blanket-mixed-gaussian"
+                f"Choose a δ0 far below δ / (2 · reports · steps) = {most:.2g}, as in randomizer="
+                f"functools.partial(Gaussian, local_delta={most / 1000:.0e}), or reports without one, such "
+                "as blanket-mixed-gaussian"
             )
         warn_caller(
-            f"target_epsilon={target.epsilon:g} is not used up: with {limit}, all {target.num_steps} steps "
-            f"together spend ε={rounded(spent, up=True)} at δ={target.delta:g}. {remedy}"
+            f"target_epsilon={target.epsilon:g} is not used up: with {self.setting.privacy_parameter}="
+            f"{rounded(privacy, up=noise)}, the {'least' if noise else 'largest'} that "
+            f"{'is tried' if at_end else 'keeps to it'}, all {target.num_steps} steps together spend "
+            f"ε={rounded(spent, up=True)} at δ={target.delta:g}. {remedy}"
         )
 
 

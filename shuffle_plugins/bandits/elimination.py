@@ -354,13 +354,11 @@ class LinearBandit:
             or counts.ndim != 1
             or (counts < 1).any()
             or len(costs) != number - finished
+            or len(counts) not in (0, len((design := self._design_of(left))[0].support))
         ):
             raise ValueError("the state of the LinearBandit is damaged: nothing was changed")
-        design, batch = None, None
+        batch = None
         if len(counts):
-            design = self._design_of(left)
-            if len(counts) != len(design[0].support):
-                raise ValueError("the state of the LinearBandit is damaged: nothing was changed")
             noise = self._privacy.noise(int(counts.sum()))
             width = self._width(design, counts, noise)
             actions = left[design[0].support]

@@ -1,12 +1,8 @@
 """AdaPeD, personalised federated learning by adaptive distillation: a client's loss and its local steps.
 
-Every client has a *personal model* θ, which it never shares, and a copy of one *global model* μ. It learns
-from f(θ) + ½ log(2ψ) + KD(θ, μ)/(2ψ), with f the loss on its data, KD how far the outputs of μ are from those
-of θ, and the *dissimilarity* ψ > 0, learnt too, how much the two may differ. In each round a client takes τ
-local steps and shares what they changed in μ and ψ, clipped once and randomised as one vector.
-
-Girgis's thesis, section 4.5, equation 4.16 and Algorithm 4.4.1. It adds noise in every local step, and its
-bound on the privacy cost of that does not hold (:mod:`shuffle_plugins.accounting.published.thesis`).
+``docs/guides/personalized.md`` says what the symbols are. Girgis's thesis, section 4.5, Algorithm 4.4.1,
+which adds noise in every local step; its bound on the cost of that does not hold
+(:mod:`shuffle_plugins.accounting.published.thesis`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from opacus.utils.batch_memory_manager import BatchMemoryManager
-from opacus_shuffle import AdaptiveClipping, PrivacyEngine, ShufflePrivacyError
+from opacus_shuffle import AdaptiveClipping, PrivacyEngine
 from opacus_shuffle.sums import RoundSum, SumSetting
 from thinning import first_fast
 from torch import Tensor, nn
@@ -305,20 +305,3 @@ def test_a_resumed_run_goes_on_with_the_radius_it_had(tmp_path: Path, options: d
     with pytest.warns(UserWarning, match="does not go on as the checkpoint's did"):
         flat.load_checkpoint(path=tmp_path / "run.pt", module=module, optimizer=fixed)
     assert fixed.max_grad_norm == 1.0
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"clipping": "flat", "target_unclipped_quantile": 0.5}, "belongs to clipping='adaptive'"),
-        ({"min_clipbound": 1.5}, "in order"),
-        ({"unclipped_num_std": 1.0}, "more than half"),
-        (
-            {"randomizer": "vector-sum", "noise_multiplier": 4.0, "unclipped_num_std": 2.0},
-            "smaller than 2 . unclipped_num_std",
-        ),
-    ],
-)
-def test_what_cannot_be_done_is_refused_before_training(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(ShufflePrivacyError, match=says):
-        private(**options)

@@ -547,21 +547,6 @@ def test_a_target_that_was_dropped_is_told(make_private: Any, train: Any, tmp_pa
         same.load_checkpoint(path=tmp_path / "c.pt", module=module, optimizer=optimizer)
 
 
-def test_a_history_older_than_what_its_run_has_recorded_since_is_refused(
-    make_private: Any, step: Any
-) -> None:
-    engine, module, optimizer, loader = make_private()
-    batches = iter(loader)
-    step(module, optimizer, next(batches))
-    older = engine.accountant.state_dict()
-    step(module, optimizer, next(batches))
-    later = PrivacyEngine(accountant="subsampled_shuffle_rdp")
-    with pytest.raises(ShufflePrivacyError, match="already trained past this state"):
-        later.accountant.load_state_dict(older)
-    later.accountant.load_state_dict(engine.accountant.state_dict())
-    assert len(later.accountant) == 2
-
-
 Privately = Callable[..., tuple[PrivacyEngine, nn.Module, Any, Any]]
 
 

@@ -9,7 +9,7 @@ import math
 import pickle
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -65,29 +65,9 @@ def step(module: nn.Module, optimizer: Any, x: torch.Tensor) -> None:
     optimizer.step()
 
 
-def weights(module: nn.Module) -> torch.Tensor:
-    return torch.cat([p.detach().flatten().clone() for p in module.parameters()])
-
-
-def refused(
-    engine: PrivacyEngine,
-    module: nn.Module,
-    act: Callable[[], object],
-    *,
-    match: str,
-    error: type[Exception] = ShufflePrivacyError,
-) -> None:
-    """``act`` is refused before anything is recorded or released."""
-    steps, before = len(engine.accountant), weights(module)
-    with pytest.raises(error, match=match):
-        act()
-    assert len(engine.accountant) == steps
-    assert torch.equal(weights(module), before)
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
-def test_a_physical_batch_left_out_voids_its_round(sampling: str, num_workers: int) -> None:
+def test_a_physical_batch_left_out_voids_its_round(refused: Any, sampling: str, num_workers: int) -> None:
     """A NaN guard, ``continue`` before step(): the halves of two draws would make one round."""
     engine, module, optimizer, loader = tiny(sampling=sampling, num_workers=num_workers)
     with BatchMemoryManager(data_loader=loader, max_physical_batch_size=1, optimizer=optimizer) as split:
@@ -99,13 +79,8 @@ def test_a_physical_batch_left_out_voids_its_round(sampling: str, num_workers: i
         while next(batches) is not None and is_last():
             pass
         x = next(batches)
-        refused(
-            engine,
-            module,
-            lambda: step(module, optimizer, x),
-            match="0 were",
-            error=CohortMismatch,
-        )
+        with refused(engine.accountant, module, "0 were", error=CohortMismatch):
+            step(module, optimizer, x)
         while not is_last():
             step(module, optimizer, next(batches))
         assert len(engine.accountant) == 0
@@ -144,11 +119,12 @@ class Views(Dataset[Any]):
         return SIGNS[index].expand(self.views, 1)
 
 
-def test_augmented_rows_are_refused_and_their_mean_is_not() -> None:
+def test_augmented_rows_are_refused_and_their_mean_is_not(refused: Any) -> None:
     engine, module, optimizer, loader = tiny(sampling="poisson")
     batches = (x for (x,) in loader if len(x))
     x = next(batches)
-    refused(engine, module, lambda: step(module, optimizer, x.repeat(4, 1)), match="records")
+    with refused(engine.accountant, module, "its batch has . records", error=CohortMismatch):
+        step(module, optimizer, x.repeat(4, 1))
 
     engine, module, optimizer, loader = tiny(Views(2), sampling="poisson")
     x = next(iter(loader))
@@ -160,7 +136,9 @@ def test_augmented_rows_are_refused_and_their_mean_is_not() -> None:
 
 @pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
 @pytest.mark.parametrize(("num_workers", "prefetch_factor"), [(0, None), (2, 2), (4, 4)])
-def test_a_batch_is_stepped_on_once(sampling: str, num_workers: int, prefetch_factor: int | None) -> None:
+def test_a_batch_is_stepped_on_once(
+    refused: Any, sampling: str, num_workers: int, prefetch_factor: int | None
+) -> None:
     """``x, y = next(iter(loader))`` and then step after step, as one tries out a model."""
     engine, module, optimizer, loader = tiny(
         sampling=sampling, num_workers=num_workers, prefetch_factor=prefetch_factor
@@ -169,17 +147,19 @@ def test_a_batch_is_stepped_on_once(sampling: str, num_workers: int, prefetch_fa
     step(module, optimizer, x)
     assert len(engine.accountant) == 1
     for _ in range(4):
-        refused(engine, module, lambda: step(module, optimizer, x), match="taken on it already")
+        with refused(engine.accountant, module, "taken on it already"):
+            step(module, optimizer, x)
 
 
 @pytest.mark.parametrize("view", [lambda x: x, lambda x: x[:], lambda x: x.T.T, lambda x: x[:4]])
-def test_training_on_the_first_batch_all_along_is_refused(view: Any) -> None:
+def test_training_on_the_first_batch_all_along_is_refused(refused: Any, view: Any) -> None:
     engine, module, optimizer, loader = tiny(batch_size=2)
     batches = (x for (x,) in loader)
     first = next(batches)
     step(module, optimizer, first)
     for _ in batches:
-        refused(engine, module, lambda: step(module, optimizer, view(first)), match="of an earlier one")
+        with refused(engine.accountant, module, "of an earlier one"):
+            step(module, optimizer, view(first))
     assert len(engine.accountant) == 4  # the batches that came meanwhile were passed over
 
 
@@ -601,14 +581,16 @@ def test_a_record_that_cannot_be_read_ends_the_iteration(num_workers: int) -> No
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @first_fast("persistent_workers", [False, True])
-def test_a_second_iterator_ends_the_first(num_workers: int, persistent_workers: bool) -> None:
+def test_a_second_iterator_ends_the_first(refused: Any, num_workers: int, persistent_workers: bool) -> None:
     options = {"num_workers": num_workers, "persistent_workers": persistent_workers and num_workers > 0}
     engine, module, optimizer, loader = tiny(batch_size=2, **options)
     first = iter(loader)
     (x,) = next(first)
     second = iter(loader)
-    refused(engine, module, lambda: next(first), match="one iterator")
-    refused(engine, module, lambda: step(module, optimizer, x), match="not drawn by the sampler")
+    with refused(engine.accountant, module, "one iterator"):
+        next(first)
+    with refused(engine.accountant, module, "not drawn by the sampler"):
+        step(module, optimizer, x)
     for (x,) in second:
         step(module, optimizer, x)
     assert len(engine.accountant) == 4

@@ -47,6 +47,7 @@ from shuffle_plugins.accounting import (
     calibrate_local_epsilon,
 )
 from shuffle_plugins.mechanisms import Gaussian, Norm, registry
+from shuffle_plugins.protocols import WindowedSum
 from shuffle_plugins.randomness import SecureRandomness
 
 DELTA = 1e-5
@@ -215,12 +216,6 @@ def test_loaders_whose_sampling_would_be_undone_are_refused(
     assert not hasattr(model, "autograd_grad_sample_hooks")
 
 
-@pytest.mark.parametrize("mode", ["ghost", "ghost_fsdp", "ghost_tp", "hook"])
-def test_modes_without_whole_gradients_are_refused(make_private: Any, mode: str) -> None:
-    with pytest.raises(ShufflePrivacyError, match="grad_sample_mode"):
-        make_private(grad_sample_mode=mode)
-
-
 def made(kind: type, model: nn.Module) -> nn.Module:
     """The model as an instance of a wrapper, without what the wrapper does when it is made."""
     model.__class__ = type("Wrapped", (kind, type(model)), {})
@@ -271,22 +266,44 @@ def test_poisson_sampling_of_opacus_chooses_the_law(make_private: Any) -> None:
     assert isinstance(both[3].batch_sampler, PoissonSampler)
 
 
+SUM = {"randomizer": "vector-sum", "local_epsilon": None, "noise_multiplier": 3.0}
+BY_RECORD = {"local_epsilon": [1.0, 4.0] * 20, "sampling": "poisson"}
+
+
 @pytest.mark.parametrize(
     ("other", "says"),
     [
+        *(({"grad_sample_mode": mode}, "grad_sample_mode") for mode in ("ghost", "ghost_fsdp", "hook")),
         ({"clipping": "ghost"}, "whole gradient"),
         ({"clipping": "per_layer", "max_grad_norm": [1.0] * 3}, "3 radii.* 4 trainable"),
         ({"clipping": "per_layer", "max_grad_norm": [1.0, 1.0, 0.0, 1.0]}, r"max_grad_norm\[2\]"),
+        ({"clipping": "flat", "target_unclipped_quantile": 0.5}, "belongs to clipping='adaptive'"),
+        ({"clipping": "adaptive", "min_clipbound": 1.5}, "in order"),
+        ({"clipping": "adaptive", "unclipped_num_std": 1.0}, "more than half"),
+        (SUM | {"clipping": "adaptive", "unclipped_num_std": 1.0}, "smaller than 2 . unclipped_num_std"),
         ({"noise_generator": torch.Generator()}, "SeededRandomness"),
         ({"rand_on_empty": True}, "invented record"),
         ({"poisson_sampling": False, "sampling": "poisson"}, "contradict"),
+        (SUM | {"noise_multiplier": None}, "needs noise_multiplier"),
+        (SUM | {"local_epsilon": 1.0}, "local_epsilon"),
+        (SUM | {"batch_size": 1}, r"batch_size.* is 1: .*at least 2"),
+        (SUM | {"noise_multiplier": 0.05}, r"noise_multiplier=0\.05 is too little"),
+        (SUM | {"randomizer": "windowed-sum"}, "kept apart in time"),
+        (SUM | {"randomizer": functools.partial(WindowedSum, coefficients=(2, 1))}, "kept apart in time"),
+        (BY_RECORD | {"local_epsilon": [1.0] * 39}, "one for each of the 40 records"),
+        (BY_RECORD | {"local_epsilon": [0.0] * 40}, "local_epsilon"),
+        (BY_RECORD | {"sampling": "without-replacement"}, "sampling='poisson'"),
+        (BY_RECORD | {"clipping": "adaptive"}, "not for one of each record"),
+        (SUM | BY_RECORD, "local_epsilon"),
     ],
 )
-def test_arguments_of_opacus_that_would_change_the_meaning_are_refused(
-    make_private: Any, other: dict[str, Any], says: str
+def test_arguments_whose_epsilon_would_be_wrong_are_refused_before_training(
+    make_private: Any, make_model: Any, other: dict[str, Any], says: str
 ) -> None:
-    with pytest.raises(ShufflePrivacyError, match=says):
-        make_private(**other)
+    model = make_model()
+    with pytest.raises((ShufflePrivacyError, TypeError), match=says):
+        make_private(module=model, **other)
+    assert not hasattr(model, "autograd_grad_sample_hooks")
 
 
 LIMITS = [0.3, 0.05, 0.2, 0.01]

@@ -134,24 +134,6 @@ def test_each_level_is_charged_for_its_own_records_alone(make_private: Any, trai
         engine.get_epsilon_interval(DELTA, level=2.0)
 
 
-@pytest.mark.parametrize(
-    ("changes", "refusal"),
-    [
-        ({"local_epsilon": LEVELS[1:]}, "one for each of the 40 records"),
-        ({"local_epsilon": [0.0] * 40}, "local_epsilon"),
-        ({"sampling": "without-replacement"}, "sampling='poisson'"),
-        ({"clipping": "adaptive"}, "not for one of each record"),
-        ({"randomizer": "vector-sum", "noise_multiplier": 1.0}, "local_epsilon"),
-    ],
-)
-def test_what_levels_do_not_go_with_is_refused(
-    make_private: Any, changes: dict[str, Any], refusal: str
-) -> None:
-    asked = {"local_epsilon": LEVELS, "sampling": "poisson"} | changes
-    with pytest.raises((ShufflePrivacyError, TypeError), match=refusal):
-        make_private(**asked)
-
-
 @pytest.mark.parametrize("kind", [np.array, torch.tensor])
 def test_a_column_that_its_owner_changes_later_changes_nothing(make_private: Any, kind: Any) -> None:
     column = kind(LEVELS, dtype=np.float64 if kind is np.array else torch.float64)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import math
 from typing import Any
 
@@ -504,17 +503,6 @@ def test_complex_parameters_are_refused(refused_step: Any) -> None:
 
 
 # ---- configuration -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "randomizer",
-    ["linf-coordinate", LInfCoordinate, functools.partial(LInfCoordinate), lambda **kw: LInfCoordinate(**kw)],
-    ids=["name", "class", "partial", "function"],
-)
-def test_a_randomizer_comes_by_name_class_or_factory(randomizer: Any) -> None:
-    optimizer = wrap(nn.Linear(6, 3), randomizer=randomizer, max_grad_norm=0.25)
-    assert type(optimizer.mechanism) is LInfCoordinate
-    assert (optimizer.mechanism.dim, optimizer.mechanism.radius) == (21, 0.25)
 
 
 @pytest.mark.parametrize(
