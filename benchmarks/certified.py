@@ -19,8 +19,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from scipy.optimize import brentq
-from scipy.stats import norm
+from scipy.stats import binom, laplace, norm
 
 from shuffle_plugins.accounting import (
     Blanket,
@@ -42,6 +44,7 @@ OFTEN = {"population": 10**6, "cohort": 100_000, "num_steps": 1_000, "delta": 1e
 FULL = {"population": 10**4, "cohort": 10**4, "num_steps": 100, "delta": 1e-6}
 
 Setting = dict[str, Any]
+Floats = npt.NDArray[np.float64]
 
 
 def clients_of(setting: Setting) -> dict[str, Any]:
@@ -160,6 +163,91 @@ def groups() -> list[dict[str, Any]]:
             )
             print(found[-1], flush=True)
     return found
+
+
+def personal() -> list[dict[str, Any]]:
+    """Members of ε0 = 1 and 2, the loudest of ten groups of one size: here, and as published."""
+    delta, found = 1e-5, []
+    for (least, most), clients in product(((0.05, 1.0), (0.5, 2.0)), (1_000, 10_000, 100_000)):
+        levels = np.linspace(least, most, 11)[1:].tolist()
+        rounds = GroupsRound.each_of(
+            [(level, clients // 10) for level in levels],
+            blanket=lambda level: registry.blanket("binary-rr", local_epsilon=level, dim=1),
+            mechanism="binary-rr",
+            cohort=clients,
+            sampling="full",
+            channel_fixed=True,
+        )
+        accountant = ShuffleAccountant()
+        accountant.step(rounds[-1])
+        interval = accountant.epsilon(delta)
+        others = np.repeat(levels, clients // 10)[:-1]
+        found.append(
+            {
+                "least": levels[0],
+                "most": most,
+                "clients": clients,
+                "lower": interval.lower,
+                "upper": interval.upper,
+                "gaussian": gaussian_clones(others, most, delta=delta),
+                "bits": tested_clones(others, most, delta=delta, noise=False),
+                "noise": tested_clones(others, most, delta=delta, noise=True),
+            }
+        )
+        print(found[-1], flush=True)
+    return found
+
+
+def gaussian_clones(others: Floats, level: float, *, delta: float) -> float:
+    """ε of arXiv 2312.14388, by the Gaussian of its abstract, for a client of the largest ε0."""
+    told = 1 / (1 + np.exp(np.append(others, level)))
+    shift = math.sqrt(2 / (told.sum() - told.max()))
+
+    def excess(epsilon: float) -> float:
+        middle = epsilon / shift
+        tail = math.exp(epsilon) * norm.sf(middle + shift / 2)
+        return float(norm.sf(middle - shift / 2) - tail) - delta
+
+    return float(brentq(excess, 0.0, 20.0))
+
+
+def tested_clones(others: Floats, level: float, *, delta: float, noise: bool) -> float:
+    """ε of arXiv 2407.18157, as its authors' code (yixuanLL/HPS) has it, for a client of the largest ε0.
+
+    The client's report tells nothing with the probability ``same``. Client i's is a clone with a probability
+    that comes from a test of what it sent, between the client's laws and its own, and is then a fair coin.
+
+    Args:
+        others: ε0 of everybody else.
+        noise: whether reports are Laplace noise about one of two numbers, or randomized bits.
+    """
+    if noise:
+        chances, same = _tested_noise(others, level), math.exp(-level / 2)
+    else:
+        e, own = np.exp(others), math.exp(level)
+        chances, same = np.minimum((1 + own) / (own * (1 + e)), (1 + e) / (e * (1 + own))), 2 / own
+    clients = len(others) + 1
+    clones = np.arange(clients + 1)
+    masses = binom.pmf(clones, clients, chances.sum() / clients)
+    clones, masses = clones[masses > 1e-20], masses[masses > 1e-20]
+
+    def excess(epsilon: float) -> float:
+        ratio = (math.exp(epsilon) - same) / (1 - same)
+        last = np.floor(ratio * (clones + 1) / (1 + ratio))  # up to here the counts speak for the other law
+        missed, seen = binom.sf([last, last - 1], clones, 0.5)
+        return float(masses @ ((same - math.exp(epsilon)) * missed + (1 - same) * seen)) - delta
+
+    return float(brentq(excess, 0.0, 20.0))
+
+
+def _tested_noise(others: Floats, level: float) -> Floats:
+    """Probabilities of clones: noise about 0 is likelier to be the client's, about 0 and about 1."""
+    gap = np.maximum(level - others, 1e-12)
+    ahead = np.log(level / others)
+    about_zero = laplace.cdf(others * np.minimum(ahead / gap, 0.5)) - laplace.cdf(-others * ahead / gap)
+    least = np.clip((level - ahead) / (level + others), 0.5, 1.0)
+    about_one = laplace.sf(others * least) - laplace.sf(others * (ahead + level) / gap)
+    return 2 * np.minimum(np.where(others < level, about_zero, 1.0), about_one)
 
 
 def oracles() -> list[dict[str, Any]]:
@@ -354,6 +442,7 @@ def main() -> None:
         crowd,
         generic,
         groups,
+        personal,
         oracles,
         spreads,
         k_ary,

@@ -5,8 +5,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -42,6 +43,19 @@ def example_script(name: str) -> Iterator[ModuleType]:
     with importable(EXAMPLES):
         module = sys.modules[name] = script(f"examples/{name}.py")
         yield module
+
+
+@contextmanager
+def example_folder(folder: str, *names: str) -> Iterator[SimpleNamespace]:
+    """The scripts of a folder of ``examples``, which import each other by bare names."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in names:
+            patch.delitem(sys.modules, name, raising=False)
+        patch.syspath_prepend(EXAMPLES)
+        patch.syspath_prepend(EXAMPLES / folder)
+        yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
+        for name in names:
+            del sys.modules[name]
 
 
 def blobs(clients: int, each: int) -> tuple[Tensor, Tensor]:

@@ -161,21 +161,6 @@ def _warned() -> tuple[str, str, str]:
     )
 
 
-def _sums() -> list[str]:
-    """Sums of fewer bits beside `VectorSum`, in one setting."""
-    kinds = result("benchmarks/protocols")["kinds"]
-    vector, ball, few = (kinds[name] for name in ("vector", "ball", "poisson"))
-
-    def over(of: dict[str, Any]) -> tuple[str, str]:
-        return f"{of['bits'] / vector['bits']:.2f}", f"{(of['error'] / vector['error']) ** 2:.1f}"
-
-    (bits, variance), (fewer, more) = over(ball), over(few)
-    return [
-        f"{bits} of the bytes, {variance} times the noise's variance",
-        f"has {fewer} of `VectorSum`'s bytes there, and {more} times its variance",
-    ]
-
-
 def _swings() -> str:
     """How far quickstart-sklearn's accuracy moves in a round without protection, after the first round."""
 
@@ -230,7 +215,7 @@ def sentences() -> Sentences:
     warned, hopeless, steps = _warned()
     return {
         "docs/guides/opacus.md": [trusted_noise()],
-        FLOWER: [_first_round(), *_evaluation(), warned, *_sums(), trusted_noise()],
+        FLOWER: [_first_round(), *_evaluation(), warned, trusted_noise()],
         "docs/reference/mnist.md": [
             f"(Nobody trusted: {run['curve'][-1]['epsilon_nobody_trusted']:g}.)",
             f"a round instead of {whole:,}",

@@ -14,7 +14,6 @@ from shuffle_plugins.planning import Choice, choices, mixed_round_costs, report_
 BENCHMARKS = "docs/reference/benchmarks.md"
 MECHANISMS = "docs/guides/mechanisms.md"
 OTHERS = "docs/reference/other-mechanisms.md"
-OPACUS = "docs/guides/opacus.md"
 GPU = "docs/guides/gpu.md"
 
 LOCAL_EPSILON, DIM = 2.0, 13_706
@@ -304,9 +303,15 @@ def kernels() -> str:
 
 TABLES: Tables = {
     GPU: {"kernels": kernels},
-    MECHANISMS: {"one report": one_report, "seeds": seeds, "equal epsilon": equal_epsilon, "sums": sums},
+    MECHANISMS: {"one report": one_report, "sums": sums},
     OTHERS: {"beside seeds": beside_seeds},
-    BENCHMARKS: {"encoding": encoding, "at most 15 bits": short, "Hadamard": hadamard},
+    BENCHMARKS: {
+        "encoding": encoding,
+        "seeds": seeds,
+        "equal epsilon": equal_epsilon,
+        "at most 15 bits": short,
+        "Hadamard": hadamard,
+    },
 }
 
 
@@ -397,6 +402,8 @@ def sentences() -> Sentences:
     shorter = {row["local_epsilon"]: f"{row['ratio']:.2f}" for row in found["short"]}
     times_privunit, summed = _block_beside_privunit(), found["seeds"]["sum"]
     sent = _wire_bytes(SEEDED[0], LOCAL_EPSILON)
+    searches = [of for of in found["seeds"]["searches"] if of["mechanism"] == SEEDED[0]]
+    tries = {of["local_epsilon"]: of["expected_tries"] for of in searches}
     sealed = mixed_round_costs(clients=2, report_bytes=sent)[0].sent
     longest = least.bits
     alone = result("benchmarks/protocols")["without_a_sum"]
@@ -405,10 +412,6 @@ def sentences() -> Sentences:
     gaussian = reports["privunit-g"].variance / least.variance
     uncertain = max(row["standard_error"] for row in errors.values())
     threshold = math.log((3 - math.sqrt(2)) / (math.sqrt(2) - 1))  # see the docstring of `linf-block`
-    levels = (1.0, 2.0, 4.0, 8.0)
-    privunit = [
-        report_error("privunit", local_epsilon=level, dim=DIM, radius=1.0, norm="l2") for level in levels
-    ]
     gpu, step = result("benchmarks/gpu_kernels"), result("benchmarks/training_step")
     version = ".".join(gpu["torch"].split(".")[:2])
     return {
@@ -425,10 +428,7 @@ def sentences() -> Sentences:
         ],
         MECHANISMS: [
             f"its error is {min(saved):.0f} to {max(saved):.0f} % smaller",
-            f"sums {summed['reports']:,} reports in {summed['seconds']:.1f} s, with "
-            f"{summed['peak_beyond_reports'] / 1e6:.0f} MB beside them, where whole vectors would take "
-            f"{summed['bytes_of_whole_vectors'] / 1e6:.0f} MB",
-            f"A report in Flower is {1 + sent} bytes, or {sealed} sealed for a mix node",
+            f"A search takes {tries[2.0]:.0f} tries at ε0 = 2 and {tries[4.0]:.0f} at 4",
             f"a trusted server's error is {alone['trusted_server']:.0f} with Gaussian noise, and that of "
             f"`privunit` {alone['privunit']:,.0f} with one report",
         ],
@@ -439,10 +439,11 @@ def sentences() -> Sentences:
             f"{_wire_bytes('l2-block', 4.0)} instead of {sent}",
         ],
         "docs/guides/flower.md": [f"`privunit-g-seed`, which sends {sent} bytes whatever the model"],
-        OPACUS: [
-            f"k times {', '.join(f'{of.variance / DIM:.2g}' for of in privunit)} at ε0 = 1, 2, 4, 8",
-        ],
         BENCHMARKS: [
+            f"sums {summed['reports']:,} reports in {summed['seconds']:.1f} s, with "
+            f"{summed['peak_beyond_reports'] / 1e6:.0f} MB beside them, where whole vectors would take "
+            f"{summed['bytes_of_whole_vectors'] / 1e6:.0f} MB",
+            f"A report in Flower is {1 + sent} bytes, or {sealed} sealed for a mix node",
             f"between {min(ratios):.4f} and {max(ratios):.4f} for all {len(ratios)} mechanisms, where the "
             f"standard errors are {100 * uncertain:.1f} % (one number) and below",
             f"`privunit-g` is at {gaussian:.4f} times PrivUnit, `projunit` at "

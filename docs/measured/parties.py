@@ -8,8 +8,7 @@ from typing import Any
 from measured.parts import Sentences, Tables, result, table
 from shuffle_plugins.planning import PartyCost, mixed_round_costs, sum_round_costs
 
-SCALING = "docs/guides/scaling.md"
-SHUFFLING = "docs/guides/shuffling.md"
+SCALING, MEASURED = "docs/guides/scaling.md", "docs/reference/benchmarks.md"
 SIZE = 13_706  # counts of the perceptron that steps were timed with
 
 _STEPS = (
@@ -206,7 +205,7 @@ def superlink() -> str:
     return table(("step", "state in memory, 100 nodes", "1,000 nodes", "SQLite, 100 nodes"), rows)
 
 
-TABLES: Tables = {SCALING: {"parties": parties, "shared sums": sums, "superlink": superlink}}
+TABLES: Tables = {SCALING: {"shared sums": sums}, MEASURED: {"parties": parties, "superlink": superlink}}
 
 
 def _scaling() -> list[str]:
@@ -221,10 +220,6 @@ def _scaling() -> list[str]:
     def pushed(run: dict[str, Any]) -> float:
         return 30 / float(run["push_seconds_per_node"])
 
-    peaks = {
-        (row["clients"], row["shares_in"]): row["peak_bytes"] / 1e6
-        for row in result("benchmarks/server_memory")["rounds"]
-    }
     client, server, aggregator = _costs(10**4, SIZE, verified=True)
     many = mixed_round_costs(clients=10**6, report_bytes=-(-SIZE // 8))
     (proof,) = _of(result("benchmarks/range_proofs")["costs"], length=SIZE, kind="Prio3SumVec")
@@ -239,7 +234,6 @@ def _scaling() -> list[str]:
         f"{_time(server.seconds)} at the server with {_size(server.memory)} of memory, "
         f"{_size(aggregator.sent)} from the aggregator and {_time(aggregator.seconds)} there",
         f"10^6 clients are {_time(many[1].seconds)} at the server and {_time(many[2].seconds)} at the mixer",
-        f"500 clients took {peaks[500, 'a file']:.0f} MB, and {peaks[500, 'memory']:.0f} MB with replies in",
         f"some {nodes} take all of one core ({round(1 / waiting(file), -1):.0f} with SQLite)",
         f"{1 / link:.0f} per core with the state in memory, {1 / _carried(100, 'file'):.0f} with SQLite",
         f"some {round(pushed(memory), -3):,.0f} clients with the state in memory, some "
@@ -248,16 +242,6 @@ def _scaling() -> list[str]:
         f"{large['superlink_megabytes_before']:.0f} to {large['superlink_peak_megabytes']:.0f} MB, and the "
         f"server app to {large['serverapp_peak_megabytes']:.0f} MB",
         f"twice the bytes of our verified sum, {proof['bytes_to_server'] / 1e6:.1f} MB a client",
-    ]
-
-
-def _envelopes() -> list[str]:
-    """How much longer an envelope is than a report, and than one for fewer mixers."""
-    sent = [mixed_round_costs(clients=100, report_bytes=1_000, mixers=each)[0].sent for each in (1, 2, 3)]
-    return [
-        f"an envelope is {sent[0] - 1_000} bytes longer than its report",
-        f"for two mixers is {sent[1] - sent[0]} bytes longer than for one; for three mixers it is "
-        f"{sent[2] - sent[0]} bytes longer",
     ]
 
 
@@ -274,7 +258,7 @@ def _seed() -> list[str]:
     ]
 
 
-def _shuffling() -> list[str]:
+def _sharing() -> list[str]:
     """What sharing costs, beside sending counts openly, and windows, beside plain sums."""
     found = result("benchmarks/secure_sum")
     over = [row["shared_over_plain"] for row in found["client"]]
@@ -292,6 +276,17 @@ def _shuffling() -> list[str]:
     ]
 
 
+def _memory() -> str:
+    """What a server holds while it adds up shares."""
+    rounds = result("benchmarks/server_memory")["rounds"]
+    peaks = {(row["clients"], row["shares_in"]): row["peak_bytes"] / 1e6 for row in rounds}
+    file, memory = peaks[500, "a file"], peaks[500, "memory"]
+    return f"took {file:.0f} MB with shares in a file, and {memory:.0f} MB in memory"
+
+
 def sentences() -> Sentences:
     """Pieces of text about parties' costs."""
-    return {SCALING: [*_scaling(), *_seed()], SHUFFLING: [*_shuffling(), *_envelopes()]}
+    return {
+        SCALING: [*_scaling(), *_seed()],
+        MEASURED: [_memory(), *_sharing()],
+    }

@@ -116,6 +116,23 @@ def groups() -> str:
     return table(heading, rows)
 
 
+def personal() -> str:
+    """Ten groups, here and as published."""
+    rows = [
+        (
+            f"{of['least']:g} to {of['most']:g}",
+            f"{of['clients']:,}",
+            _up(of["gaussian"]),
+            _up(of["bits"]),
+            f"[{_down(of['lower'])}, {_up(of['upper'])}]",
+            _up(of["noise"]),
+        )
+        for of in _found("personal")
+    ]
+    heading = ("ε0", "n", "2312.14388", "2407.18157, bits", "here, bits", "2407.18157, Laplace noise")
+    return table(heading, rows)
+
+
 _ORACLES = {
     "rappor": "RAPPOR",
     "oue": "optimal unary encoding",
@@ -264,6 +281,7 @@ TABLES: Tables = {
         "records": records,
         "counted": counted,
         "groups": groups,
+        "personal": personal,
         "crowd": crowd,
         "generic": generic,
         "oracles": oracles,

@@ -8,7 +8,6 @@ from measured.parts import Sentences, Tables, result
 from shuffle_plugins.secure_aggregation.prio3 import Prio3SumVecWithMultiproof
 
 PROOFS = "docs/guides/range-proofs.md"
-SHUFFLING = "docs/guides/shuffling.md"
 TABLES: Tables = {}
 
 
@@ -59,5 +58,4 @@ def sentences() -> Sentences:
             f"client's message {longer}",
             f"The noise multiplier is {one['noise_multiplier']:g}.",
         ],
-        SHUFFLING: [f"Replies are then {longer}"],
     }

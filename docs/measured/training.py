@@ -234,18 +234,9 @@ def _unused() -> str:
 
 
 def _computed() -> list[str]:
-    """Sentences on what the accountant says, and on the bit of adaptive clipping."""
-    fitting, larger = (_run_cost("privunit", level, 50) for level in (8.1, 8.2))
-    assert fitting <= 2.93 < larger
+    """A sentence on what the bit of adaptive clipping costs."""
     worst, own = (f"{math.ceil(100 * _run_cost(who, 4.0, 200)) / 100:.2f}" for who in ("generic", "privunit"))
-    bits = [2 * math.asinh(1 / (2 * 0.1 * math.sqrt(cohort))) for cohort in (1_000, 6_000)]
-    grown = 1 / math.sqrt(1 - (4 / (2 * 0.1 * 6_000)) ** 2) - 1
-    return [
-        f"steps on MNIST cost ε = {_unused()}, where ε0 = 8.1 would have fitted into 2.93",
-        f"at ε0 = 4 cost {worst} instead of `privunit`'s {own} at δ = 1e-5",
-        f"{bits[0]:.2f} for k / 10 at k = 1,000 and {bits[1]:.2f} at k = 6,000",
-        f"at k = 6,000 and a multiplier of 4 by {1e6 * grown:.0f} parts in a million",
-    ]
+    return [f"at ε0 = 4 cost {worst} instead of `privunit`'s {own} at δ = 1e-5"]
 
 
 def _untuned() -> dict[tuple[str, str, float], dict[str, Any]]:
@@ -282,8 +273,6 @@ def _compared() -> list[str]:
     apart = math.ceil(1_000 * (best[6_000] - best[2_000])) / 10
     (report, *_), (total, *_) = (_recipes("MNIST, features", name) for name in ("privunit", "vector-sum"))
     louder = total["signal_to_noise_ratio"] / report["signal_to_noise_ratio"]
-    (run,) = result("examples/mnist_vector_sum")["runs"]["vector-sum"]
-    tagged, coins = (result("benchmarks/protocols")["kinds"][kind] for kind in ("ball", "vector"))
     whole = report["signal_to_noise_ratio"] * math.sqrt(report["num_steps"])
     printed = [_recipes("MNIST, cnn", name)[0] for name in ("privunit", "vector-sum")]
     moved = [
@@ -291,17 +280,8 @@ def _compared() -> list[str]:
         for run in (report, total, *printed)
     ]
     reached = [share(untuned["linear", name, 3.0]["accuracy"]) for name in names]
-    best_ones = (_tuned("mnist", "linear", name, 3.0) for name in names)
-    tuned = [each.removesuffix(" %") for each in best_ones if each is not None]
-    network = [share(run["accuracy"]) for run in printed]
     return [
         f"reached on MNIST, at ε = 3, {reached[0]} with a sum and {reached[1]} with one report",
-        *(
-            [f"it is {tuned[0]} % with a sum and {tuned[1]} % with one report"]
-            if len(tuned) == len(names)
-            else ()
-        ),
-        f"{network[1]} with a sum and {network[0]} with one report per sample",
         f"training took {longest['vector-sum']:.0f} s of processor time (`vector-sum`) or "
         f"{longest['privunit']:.0f} s (`privunit`)",
         f"in a step, {whole:.3g} over 200 steps",
@@ -310,10 +290,6 @@ def _compared() -> list[str]:
         f"2,000 samples in 200 steps came within {apart:g} points of 6,000",
         without_tuning(),
         f"one report per sample has {_NUMBERS[round(louder)]} times as much in the recipes",
-        f"{run['messages_per_client_and_round'] / 1e6:.0f} million one-bit messages or "
-        f"{run['bits_per_client_and_round_as_counts'] / 1e3:.0f} kbit per gradient",
-        f"its noise has {(tagged['error'] / coins['error']) ** 2:.1f} times the variance of P_vec's, for "
-        f"{tagged['bits'] / coins['bits']:.2f} of the bits",
     ]
 
 
@@ -385,15 +361,6 @@ def _start_pages() -> Sentences:
 def sentences() -> Sentences:
     """Pieces of text with what training reached."""
     plain = next(run for run in result("examples/mnist_recipes") if run["task"] == "MNIST, features")
-    steps = result("benchmarks/optimizer_step")
-    ratios = {
-        name: [steps[size]["steps"][name]["ratio_to_opacus"] for size in ("small", "large")]
-        for name in ("vector-sum", "privunit", "linf-coordinate")
-    }
-
-    def spread(name: str) -> str:
-        return f"{min(ratios[name]):.1f} to {max(ratios[name]):.1f} times"
-
     return {
         "README.md": [_digits()],
         OPACUS: [
@@ -401,8 +368,6 @@ def sentences() -> Sentences:
             *_compared(),
             f"privunit with local_epsilon={plain['ε0 of one gradient']:.4g}",
             f"at most {plain['signal_to_noise_ratio']:.3g} in a step",
-            f"cost of a step beside Opacus's | {spread('privunit')} | {spread('linf-coordinate')}",
-            f"`vector-sum` takes {spread('vector-sum')}",
         ],
         BENCHMARKS: [*untuned_rows(), learning_rate_of_a_network()],
         MNIST: _recipes_on_mnist(),

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from copy import copy
 from dataclasses import asdict
-from typing import Any
 
 from flwr.serverapp import (
     GaussianPrivacyEvent,
@@ -16,61 +13,16 @@ from flwr.serverapp import (
 )
 
 from shuffle_plugins.accounting import (
-    Adversary,
     CentralGaussianRound,
-    DeltaInterval,
     EpsilonInterval,
     NeighbouringRelation,
     Sampling,
     ShuffleAccountant,
 )
 from shuffle_plugins.accounting.accountant import check_none_forgotten
-from shuffle_plugins.accounting.pairs.noise import delta_of_gaussian, epsilon_of_gaussian
 from shuffle_plugins.core import checks
 
 _BACKEND, _SCHEMA = "certified-pld", 1
-
-
-class _OneGaussian:
-    """Releases that nothing samples: together they are one Gaussian, as the 1/z² of all add up."""
-
-    def __init__(self, relation: NeighbouringRelation) -> None:
-        self._precision, self._added = 0.0, 0
-        self._named: dict[str, Any] = {
-            "neighbouring_relation": relation,
-            "adversary": Adversary.MODEL_OBSERVER.value,
-            "upper_bound": "Gaussian, closed form",
-            "lower_bound": "Gaussian, closed form",
-        }
-
-    def step(self, central: CentralGaussianRound, *, num_steps: int) -> None:
-        self._precision += checks.num_steps(num_steps) / central.noise_multiplier**2
-        self._added += 1
-
-    def _multipliers(self) -> tuple[float, float]:
-        """μ of all together, but for the rounding of sums."""
-        mu, off = math.sqrt(self._precision), 2.0**-52 * (self._added + 4)
-        return mu * (1 - off), mu * (1 + off)
-
-    def epsilon(self, delta: float, *, lower: bool = True) -> EpsilonInterval:
-        checks.delta(delta)
-        low, high = self._multipliers()
-        upper = epsilon_of_gaussian(delta, mu=high)[1]
-        least = epsilon_of_gaussian(delta, mu=low)[0] if lower else 0.0
-        return EpsilonInterval(lower=least, upper=upper, delta=delta, **self._named)
-
-    def delta(self, epsilon: float) -> DeltaInterval:
-        checks.number("epsilon", epsilon, at_least=0)
-        low, high = self._multipliers()
-        least, most = delta_of_gaussian(epsilon, mu=low)[0], delta_of_gaussian(epsilon, mu=high)[1]
-        return DeltaInterval(lower=least, upper=most, epsilon=epsilon, **self._named)
-
-    def would_exceed(
-        self, central: CentralGaussianRound, *, num_steps: int, target_epsilon: float, delta: float
-    ) -> bool:
-        longer = copy(self)
-        longer.step(central, num_steps=num_steps)
-        return longer.epsilon(delta, lower=False).upper > target_epsilon
 
 
 class CertifiedAccountant:
@@ -90,9 +42,7 @@ class CertifiedAccountant:
     def __init__(self, config: PrivacyConfig) -> None:
         self._config = config
         self._events: list[tuple[GaussianPrivacyEvent, int]] = []
-        relation = NeighbouringRelation(config.neighboring_relation.value)
-        sampled = config.sampling_method is not SamplingMethod.NO_AMPLIFICATION
-        self._accountant = ShuffleAccountant() if sampled else _OneGaussian(relation)
+        self._accountant = ShuffleAccountant()
 
     @property
     def config(self) -> PrivacyConfig:

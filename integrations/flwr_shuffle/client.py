@@ -251,7 +251,7 @@ class ShuffleMod(Ranged):
             raise ClientRefused(ClientRefusal.LOCAL_DELTA)
         if not instruction.metrics:
             nothing = instruction.update.mark(instruction.token, mechanism).to(nothing.dtype)
-        participation = instruction.participation if instruction.shared else 1
+        participation = instruction.participation if instruction.shared else 1  # else its share is seen
         shuffled = _promised(
             instruction.mechanism, dim, instruction.minimum, participation, instruction.samples_per_client
         )
@@ -408,13 +408,8 @@ def _sleep(*, until: float) -> None:
 
 @lru_cache(maxsize=64)
 def _promised(spec: Spec, dim: int, minimum: int, participation: float, samples: int) -> str | None:
-    """The round of as few reports as are promised, all clients taking part, as text for the ledger; None if
-    it cannot be accounted for.
-
-    ``participation`` is 1 unless counts are shared with pinned aggregators: then nobody sees more than the
-    sum. More than a hundred million reports count as that many, which costs no less (Lemma 5 of
-    docs/proofs/accounting.md), so that no server can make a client compute for minutes.
-    """
+    """The round of as few reports as are promised, as text; None if it has no known cost."""
+    # More cost no less (Lemma 5 of docs/proofs/accounting.md), and no server makes a client compute for long.
     reports = min(minimum, 10**8) if spec.cohort is None else spec.cohort
     if minimum < reports:
         return None
@@ -439,10 +434,7 @@ def _coin(probability: float) -> bool:
 def _packing(
     settings: ClientSettings, instruction: Instruction, mechanism: PrivateSum, *, dim: int
 ) -> Callable[[Reports | None], bytes]:
-    """How this client packs its report of a round, or a refusal if its pinned keys do not allow that.
-
-    What is returned refuses nothing more, so a round can be charged before it is used.
-    """
+    """How this client packs its report; all refusals come now, as the round is charged before it is used."""
     shared, size = instruction.shared, instruction.mechanism.report_bytes(dim=dim)
     try:
         instruction.window_of(mechanism)
@@ -578,9 +570,7 @@ class ClientSettings(ClientLimits):
 
     @classmethod
     def read(cls, node_config: Mapping[str, UserConfigValue]) -> Self:
-        """What a node's operator wrote; BAD_SETTINGS for a value out of range, and for an unknown key, lest a
-        mistyped limit have no effect.
-        """
+        """What a node's operator wrote; BAD_SETTINGS for a value out of range, and for an unknown key."""
         known = {f"{PREFIX}{each.name.replace('_', '-')}": each.name for each in fields(cls)}
         own = {key: value for key, value in node_config.items() if key.startswith(PREFIX)}
         try:
@@ -663,11 +653,7 @@ def charge(
     *,
     shuffled: str | None,
 ) -> None:
-    """Charge all reports of a round to this client, before it trains; if there is a file, it is on disk then.
-
-    Without a file the record is in ``context.state``, for simulations: Flower saves that per node and run,
-    and only when the app has answered. ``shuffled`` is of :func:`_promised`. A refusal charges nothing.
-    """
+    """Charge a round's reports before training: on the disk, or, in a simulation, in ``context.state``."""
     sent, summed = SeveralReports(mechanism, instruction.samples_per_client), mechanism.cohort is not None
     charged, window = Charged(shuffled, sent.local_epsilon, sent.local_delta), None
     if instruction.window is not None and isinstance(mechanism, WindowedSum):

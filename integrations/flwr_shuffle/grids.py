@@ -12,6 +12,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from operator import mul
@@ -378,20 +379,25 @@ class Replies:
         return Anonymous(reports=reports, answered=answered, participants=tuple(map(str, nodes)), **fields)
 
 
-def in_file(numbers: NDArray[Any], *, folder: Path | str) -> NDArray[Any]:
-    """A copy of an array in a nameless file, of which the system has in memory what there is room for."""
+@contextmanager
+def kept_in(folder: Path | str, what: str) -> Iterator[None]:
+    """An error says what to do if something of a round cannot be written to a folder."""
     try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(np.ascontiguousarray(numbers).data)
-            file.flush()
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        yield
     except OSError as error:
         raise OSError(
             error.errno,
-            f"what this server keeps of its windows cannot be written to {folder} ({error.strerror}): make "
-            "room there. The round is charged; start again to go on, with a new series",
+            f"{what} cannot be kept in {folder} ({error.strerror}): make room there, or name another. The "
+            "round is charged; start again to go on",
         ) from error
-    return np.frombuffer(mapped, numbers.dtype)
+
+
+def in_file(numbers: NDArray[Any], *, folder: Path | str) -> NDArray[Any]:
+    """A copy of an array in a nameless file, of which the system has in memory what there is room for."""
+    with kept_in(folder, "what this server keeps of its windows"), tempfile.TemporaryFile(dir=folder) as file:
+        file.write(np.ascontiguousarray(numbers).data)
+        file.flush()
+        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), numbers.dtype)
 
 
 class Series:
@@ -640,9 +646,7 @@ class SummingStage(InMemoryStage):
 
 
 def readable_reports(encoded: Sequence[bytes], *, layout: ReportLayout) -> Reports | None:
-    """The reports among messages of one report each, in their order, without those that are none; None if
-    all are.
-    """
+    """Those of some messages that are one report each, in their order; None if none is."""
     header, size = layout.header(1), layout.report_bytes
     alike = [data for data in encoded if len(data) == size and data.startswith(header)]
     parts = [reports for reports, _ in _by_halves(Reports.from_each, alike, lambda all, i, j: all[i:j])]
@@ -663,10 +667,7 @@ def valid_sum(mechanism: PrivateSum, reports: Reports) -> Total:
 
 
 def _valid_total(mechanism: PrivateSum, reports: Reports) -> tuple[Tensor, int]:
-    """The total of those reports that a mechanism accepts, and how many those are.
-
-    A client can send well-formed bytes that the mechanism never makes, which are found by halving.
-    """
+    """The total of those reports that a mechanism accepts, and how many; others are found by halving."""
     found: list[tuple[Tensor, int]] = list(_by_halves(mechanism.total, reports, Reports.narrow))
     if not found:
         return torch.zeros(mechanism.dim), 0
@@ -677,9 +678,7 @@ def _valid_total(mechanism: PrivateSum, reports: Reports) -> tuple[Tensor, int]:
 def _by_halves(
     make: Callable[[_Items], _Made], items: _Items, cut: Callable[[_Items, int, int], _Items]
 ) -> Iterator[tuple[_Made, int]]:
-    """``make(items)`` and the number of items; if that raises ValueError, the same of each half, and so
-    on.
-    """
+    """``make(items)`` and the number of items; where that raises ValueError, the same of each half."""
     size = len(items)
     try:
         yield make(items), size
@@ -742,13 +741,17 @@ class ShuffleGrid(WrappedGrid):
         excluded = self.stage.excluded_nodes | self._serving
         return [node for node in self._grid.get_node_ids() if node not in excluded]
 
+    def is_private(self, message: Message) -> bool:
+        """Whether the reply to this message comes without its sender's name, as one with all others."""
+        return is_shuffled(message)
+
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Push messages that are not to be shuffled; ValueError for others."""
+        """Push messages that are not private; ValueError for others."""
         pushed = list(messages)
-        if any(_is_shuffled(message) for message in pushed):
+        if any(map(self.is_private, pushed)):
             raise ValueError(
-                "a shuffled round is not pushed and pulled message by message, which would give each reply "
-                "with its sender's name: use send_and_receive"
+                "private rounds and queries are not pushed and pulled message by message, which would give "
+                "each reply with its sender's name: use send_and_receive"
             )
         return super().push_messages(pushed)
 
@@ -779,7 +782,7 @@ class ShuffleGrid(WrappedGrid):
     ) -> Iterable[Message]:
         """Send and wait; replies to a shuffle instruction come back as one :class:`AnonymousReply`."""
         sent = list(messages)
-        if not any(_is_shuffled(message) for message in sent):
+        if not any(is_shuffled(message) for message in sent):
             return super().send_and_receive(sent, timeout=timeout)
         return at_once([(self, sent)], timeout=timeout)
 
@@ -817,7 +820,8 @@ def at_once(
     ]
 
 
-def _is_shuffled(message: Message) -> bool:
+def is_shuffled(message: Message) -> bool:
+    """Whether a message has the instruction of a shuffled round."""
     return message.has_content() and RECORD_KEY in message.content
 
 
@@ -840,7 +844,7 @@ def model_of(messages: Sequence[Message]) -> tuple[str, ArrayRecord]:
 
 def _common(messages: Sequence[Message]) -> tuple[Instruction, int]:
     """What all clients of a round are asked, and the length of the vector that they report."""
-    if not all(map(_is_shuffled, messages)):
+    if not all(map(is_shuffled, messages)):
         raise ValueError("every message of a shuffled round holds the instruction; send other messages apart")
     queried = all(type_of(message) == MessageType.QUERY for message in messages)
     arrays = {} if queried else dict(model_of(messages)[1])

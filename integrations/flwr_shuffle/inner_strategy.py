@@ -68,9 +68,7 @@ def layers(strategy: Strategy) -> Iterator[Strategy]:
 
 
 def check_strategy(strategy: Strategy) -> None:
-    """Refuse a strategy that one reply a round does not serve, whatever wraps it, and one whose own ``start``
-    cannot be run.
-    """
+    """Refuse a strategy that one reply a round does not serve, or whose own ``start`` cannot be run."""
     for layer in layers(strategy):
         for kinds, why in _REFUSED.items():
             if isinstance(layer, kinds):

@@ -23,9 +23,10 @@ from flwr_shuffle.grids import (
     WrappedGrid,
     arriving,
     at_once,
+    is_shuffled,
     valid_sum,
 )
-from flwr_shuffle.messages import LEVELS_KEY, RECORD_KEY
+from flwr_shuffle.messages import LEVELS_KEY
 from flwr_shuffle.rounds import Rounds, connected
 from flwr_shuffle.settings import FixedSize, Invitation
 from flwr_shuffle.strategy import HostStrategy, RoundMean, ShuffleStrategy
@@ -117,9 +118,7 @@ class _GroupsGrid(WrappedGrid):
         self._silent: set[int] = set()
 
     def ask(self) -> None:
-        """Ask those that are new, and once more those that have not answered; done once in a round, as
-        nodes that never answer take the whole timeout.
-        """
+        """Ask who is new, and, once in a round, who has not answered, as that takes the whole timeout."""
         self._asked -= self._silent
         self._silent = set()
         self._ask_new()
@@ -141,7 +140,7 @@ class _GroupsGrid(WrappedGrid):
     ) -> Iterable[Message]:
         """Send and wait; one reply to the round of each group, of those that were sent one."""
         sent = list(messages)
-        if not any(message.has_content() and RECORD_KEY in message.content for message in sent):
+        if not any(map(is_shuffled, sent)):
             return super().send_and_receive(sent, timeout=timeout)
         rounds = [
             (
@@ -155,11 +154,7 @@ class _GroupsGrid(WrappedGrid):
 
 @dataclass(frozen=True)
 class _OneEncoding(FixedSize):
-    """The draw of one group of several whose reports are added up without saying which is whose.
-
-    Every round is charged for the fewest reports of each group, ``groups``, of which more hide better; that
-    clients were drawn counts for nothing.
-    """
+    """The draw of one group of several that hide each other, charged for the fewest reports of each."""
 
     groups: tuple[tuple[float, int], ...] = ()
 
@@ -375,15 +370,13 @@ class GroupsStrategy(HostStrategy):
             if mean.failed is not None:
                 told[f"failed-{level:g}"] = mean.failed
         for level, group in self.groups.items():
-            told.update(group._spent(f"-{level:g}"))
+            told.update(group._record.told(f"-{level:g}"))
             _log.info("aggregate_train: local_epsilon=%g: %s", level, group._record)
         self._arrays = self._arrays if arrays is None else arrays
         return arrays, told
 
     def _add_up(self, received: Sequence[Message]) -> None:
-        """Give each group's reply the mean of the reports of all groups, shuffled together; nothing of any if
-        a group has too few.
-        """
+        """Give each group's reply the mean of all groups' reports, or nothing if a group has too few."""
         replies: dict[float, AnonymousReply] = {}
         for reply in received:
             for level, group in self.groups.items():

@@ -75,9 +75,7 @@ class Wire(Ranged):
 
     @classmethod
     def from_record(cls, record: object) -> Self:
-        """Read what :meth:`to_record` wrote; WrongVersionError for another version, ValueError for anything
-        else.
-        """
+        """Read what :meth:`to_record` wrote; WrongVersionError for another version, else ValueError."""
         if not isinstance(record, ConfigRecord):
             raise ValueError(f"a message is a ConfigRecord, got {type(record).__name__}")
         values: dict[str, Any] = dict(record)
@@ -329,10 +327,7 @@ class SharedTerms(Ranged):
     def of_round(
         self, instruction: Instruction, mechanism: PrivateSum, *, dim: int, aggregators: Sequence[bytes]
     ) -> SumTerms:
-        """What all parties of the round must know alike, with the aggregators' keys in the server's order.
-
-        ValueError for a mechanism without counts.
-        """
+        """What all parties must know, ``aggregators`` in the server's order; ValueError without counts."""
         counts, window = mechanism.counts, instruction.window_of(mechanism)
         if counts is None:
             raise ValueError("the clients of this round were not told to share their counts")
@@ -427,10 +422,7 @@ class Instruction(Wire):
         return self.participation < 1 and not self.mechanism.must_be_summed
 
     def window_of(self, mechanism: PrivateSum) -> WindowPlace | None:
-        """The window that is opened of this mechanism's counts.
-
-        ValueError for a WindowedSum without a window: its rounds' own sums have no noise.
-        """
+        """The window to open; ValueError for a WindowedSum without: its rounds' own sums have no noise."""
         if isinstance(mechanism, WindowedSum) != (self.window is not None):
             raise ValueError("the rounds of a WindowedSum, and no others, open a window of a series")
         return self.window
@@ -732,9 +724,7 @@ class MixMessage(ServiceRequest):
 
 
 class Step(StrEnum):
-    """What an aggregator is asked to do with a round's envelopes: say which are not good, and answer about
-    the range proofs of the others, if there are any; or add up all of them, or nothing.
-    """
+    """What an aggregator does: say which envelopes are not good and answer about proofs, or add them up."""
 
     CHECK = "check"
     ADD = "add"

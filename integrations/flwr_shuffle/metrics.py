@@ -221,9 +221,7 @@ class Metric(Ranged):
 
 
 def metrics_of(metrics: Mapping[str, MetricKind | tuple[float, float]]) -> tuple[Metric, ...]:
-    """The metrics of these names, in the order in which they lie in a vector; two numbers are a range of a
-    :class:`Mean`.
-    """
+    """The metrics of these names in their order in a vector; two numbers are a range of a :class:`Mean`."""
     if not isinstance(metrics, Mapping):
         raise ValueError(f"metrics are names with what is told of each, got {metrics!r}")
     for name, kind in metrics.items():

@@ -15,14 +15,12 @@ from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
 from typing_extensions import override
 
-from flwr_shuffle.grids import ShuffleGrid, ShuffleStage, Waiting
+from flwr_shuffle.grids import ShuffleGrid, ShuffleStage
 from flwr_shuffle.messages import copied, type_of
 from flwr_shuffle.metrics import Metric, MetricKind, errors_of, metrics_of, radius_of, record_of, size_of
 from flwr_shuffle.rounds import Rounds, SpendingRecord
 from flwr_shuffle.settings import FixedSize, Settings, mechanism_of, stage_of, trust_of
-from flwr_shuffle.updates import Updates
 from shuffle_plugins.accounting import (
-    Adversary,
     Cover,
     DataAccess,
     FederatedAccountant,
@@ -142,10 +140,6 @@ class QueryGrid(ShuffleGrid):
             stage=stage,
             delta=delta,
             max_epsilon=max_epsilon,
-            adversary=Adversary.MODEL_OBSERVER,
-            updates=Updates(),
-            waiting=Waiting(),
-            evaluation=None,
         )
         self._record = SpendingRecord(ledger, settings=self.settings)
         self._rounds = Rounds(self.settings, record=self._record)
@@ -164,14 +158,8 @@ class QueryGrid(ShuffleGrid):
         return self.accountant.spending(self.settings.delta if delta is None else delta)
 
     @override
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Push messages that are no queries; ValueError for others, as of :class:`ShuffleGrid`."""
-        pushed = list(messages)
-        if any(map(_is_query, pushed)):
-            raise ValueError(
-                "a private query is not pushed and pulled message by message: use send_and_receive"
-            )
-        return super().push_messages(pushed)
+    def is_private(self, message: Message) -> bool:
+        return super().is_private(message) or _is_query(message)
 
     @override
     def send_and_receive(
@@ -211,14 +199,11 @@ class QueryGrid(ShuffleGrid):
             # the metric that its report is on is random. Of lists the bin is, too.
             variance -= reports * mechanism.radius
         _log.info("query: %d reports; %s", reports, self._record)
-        privacy = MetricRecord({"reports": reports})
-        privacy["epsilon-observer"] = self._record.spent(Adversary.MODEL_OBSERVER)
-        privacy["epsilon-server"] = self._record.spent(Adversary.SERVER)
         content = RecordDict(
             {
                 self._key: record_of(self._metrics, asked.mean(total), reports=reports),
                 ERRORS_KEY: errors_of(self._metrics, math.sqrt(variance / mechanism.dim), reports=reports),
-                PRIVACY_KEY: privacy,
+                PRIVACY_KEY: MetricRecord({"reports": reports, **self._record.told()}),
             }
         )
         return [Message(content, dst_node_id=SUPERLINK_NODE_ID, message_type=MessageType.QUERY)]
@@ -227,9 +212,8 @@ class QueryGrid(ShuffleGrid):
         """Everything that has to be said beside the ε of the queries so far, as of a ShuffleStrategy."""
         settings, durable = self.settings, self._record.ledger is not None
         names = ", ".join(repr(metric.name) for metric in self._metrics)
-        return PrivacyStatement.of(
-            self._record.charged(),
-            delta=settings.delta if delta is None else delta,
+        return self._record.statement(
+            delta=delta,
             subject=f"queries by flwr_shuffle for {names}",
             unit=unit,
             trust=tuple(trust_of(settings)),
@@ -249,10 +233,6 @@ class QueryGrid(ShuffleGrid):
                     else "covered are those of its accountant",
                 ),
             ),
-            target_epsilon=settings.max_epsilon,
-            target_delta=settings.delta,
-            target_adversary=settings.adversary,
-            packages=("torch", "flwr"),
         )
 
 

@@ -38,7 +38,13 @@ from flwr_shuffle.updates import (
     running_statistics,
     trained_names,
 )
-from shuffle_plugins.accounting import Adversary, BudgetExceeded, FederatedAccountant, FederatedRound
+from shuffle_plugins.accounting import (
+    Adversary,
+    BudgetExceeded,
+    FederatedAccountant,
+    FederatedRound,
+    PrivacyStatement,
+)
 from shuffle_plugins.core import rounded
 from shuffle_plugins.ledger import BudgetLedger
 from shuffle_plugins.mechanisms import PrivateSum
@@ -212,6 +218,26 @@ class SpendingRecord:
         """The certified ε of the rounds so far, at the run's δ."""
         return self.accountant.epsilon(self._settings.delta, adversary=adversary, lower=False).upper
 
+    def told(self, suffix: str = "") -> dict[str, float]:
+        """ε so far, as metrics."""
+        return {
+            f"epsilon-observer{suffix}": self.spent(Adversary.MODEL_OBSERVER),
+            f"epsilon-server{suffix}": self.spent(Adversary.SERVER),
+        }
+
+    def statement(self, *, delta: float | None, **said: Any) -> PrivacyStatement:
+        """What is said beside the ε of the rounds so far, of a run's own beside what it was asked to be."""
+        settings = self._settings
+        return PrivacyStatement.of(
+            self.charged(),
+            delta=settings.delta if delta is None else delta,
+            target_epsilon=settings.max_epsilon,
+            target_delta=settings.delta,
+            target_adversary=settings.adversary,
+            packages=("torch", "flwr"),
+            **said,
+        )
+
     def __str__(self) -> str:
         observer = rounded(self.spent(Adversary.MODEL_OBSERVER), up=True)
         server = rounded(self.spent(Adversary.SERVER), up=True)
@@ -234,9 +260,7 @@ class SpendingRecord:
     def end(
         self, actual: FederatedRound | None, *, participants: Iterable[str] | None, released: bool
     ) -> None:
-        """Record what the round under way cost, before anything computed from its reports is released; None
-        if nobody has seen its reports.
-        """
+        """Record what the round under way cost, before its release; None if nobody has seen its reports."""
         if self.under_way is None:
             raise RuntimeError("no round is under way")
         token, _ = self.under_way
@@ -345,9 +369,7 @@ class Rounds:
         return cohort if self._enough(cohort, of=len(candidates), grid=grid, step=step) else []
 
     def choose(self, grid: ShuffleGrid, nodes: Sequence[int]) -> bool:
-        """Take those clients whom the user's own code writes to, if they are enough; as none was drawn,
-        sampling hides none. ValueError if one is there twice, or is no client.
-        """
+        """Take clients whom the user's own code writes to; ValueError for one twice, or that is no client."""
         self._sent = None
         self._record.catch_up()
         grid.open()
@@ -373,9 +395,7 @@ class Rounds:
         return True
 
     def _next_window(self, protocol: WindowedSum, *, clients: int) -> WindowPlace:
-        """The window that the next round opens; of a new series if others than those invited here may be in
-        it, as where a stage serves several strategies, or one that starts again.
-        """
+        """The next window, of a new series if others than those invited here may be in this one."""
         stage, sampling = self._settings.stage, self._settings.sampling
         assert isinstance(sampling, FixedSize)
         asked: dict[str, Any] = {"run": self._run, "clients": min(sampling.cohort, clients)}
@@ -393,9 +413,7 @@ class Rounds:
         server_round: int,
         asked: UpdateTerms | PrivateEvaluation | tuple[Metric, ...],
     ) -> None:
-        """Ask the budget (PrivacyBudgetExhausted), put the instruction into the messages of a training, an
-        evaluation or a query, and record the round.
-        """
+        """Ask the budget (PrivacyBudgetExhausted), put the instruction into messages, record the round."""
         settings, stage, updates = self._settings, self._settings.stage, self._settings.updates
         training = isinstance(asked, UpdateTerms)
         kind = MessageType.TRAIN if training else MessageType.EVALUATE

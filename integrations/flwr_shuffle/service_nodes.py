@@ -179,11 +179,7 @@ def _register(
 
 
 def service_of(context: Context, kind: type[_Service]) -> _Service:
-    """The mixer or aggregator that a node's ``node_config`` describes, with files as they are now.
-
-    NOT_THIS_ROLE for a node without this role; MISCONFIGURED, with the reason in the log, if files or numbers
-    are missing or wrong.
-    """
+    """The service that a ``node_config`` describes; NOT_THIS_ROLE, or MISCONFIGURED with a reason logged."""
     config, role = context.node_config, Role(kind.role)
     if role_of(config) is not role:
         raise BatchRefused(Refusal.NOT_THIS_ROLE)

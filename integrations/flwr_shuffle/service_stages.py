@@ -28,6 +28,7 @@ from flwr_shuffle.grids import (
     ShuffleStage,
     Total,
     Waiting,
+    kept_in,
     readable_reports,
 )
 from flwr_shuffle.messages import (
@@ -278,9 +279,7 @@ class ServiceStage(ShuffleStage):
     def _note(
         self, bad: Mapping[int, Refusal], rejected: Mapping[int, Refusal], *, nodes: Sequence[int]
     ) -> None:
-        """Log whose envelopes of a round were dropped, by this server (``bad``) or by a service node, which
-        names positions in ``nodes``; exclude nodes that only ever sent bad ones.
-        """
+        """Log whose envelopes were dropped, here or by position; exclude who only ever sent bad ones."""
         found = {**bad, **{nodes[position]: code for position, code in rejected.items()}}
         by_code = defaultdict(list)
         for node, code in found.items():
@@ -565,15 +564,11 @@ class SharedSumStage(ServiceStage):
         light = copy(reply)
         light.content = RecordDict()
         try:
-            self._begun(instruction, dim).put(light, payload_of(reply))
-        except OSError as error:
+            with kept_in(self._share_folder or tempfile.gettempdir(), "the clients' shares (share_folder=…)"):
+                self._begun(instruction, dim).put(light, payload_of(reply))
+        except OSError:
             self._drop()
-            folder = self._share_folder or tempfile.gettempdir()
-            raise OSError(
-                error.errno,
-                f"the clients' shares of a round cannot be kept in {folder} ({error.strerror}): make room "
-                "there, or give SharedSumStage(share_folder=…). The round is charged; start again to go on",
-            ) from error
+            raise
         return light
 
     def _begun(self, instruction: Instruction, dim: int) -> _Shares:
@@ -620,11 +615,7 @@ class SharedSumStage(ServiceStage):
         return replies.anonymous(None, answered=total.reports, unreadable=len(batch.bad), total=total)
 
     def _added_up(self, batch: _Shares, replies: Replies) -> Total:
-        """The estimate of the sum of those clients that all aggregators added up.
-
-        Every aggregator first says who is good, and with range proofs answers about each; then it adds up
-        those who are good to all.
-        """
+        """The estimate of the sum of those clients whom all aggregators called good, and then added up."""
         terms, verifier = batch.terms, None
         if isinstance(terms, VerifiedTerms):
             verifier = RoundVerifier[int](terms)

@@ -248,10 +248,10 @@ class Settings(Ranged):
     stage: ShuffleStage
     delta: Delta
     max_epsilon: Positive | None
-    adversary: Annotated[Adversary, one_of(Adversary)]
-    updates: Annotated[Updates, of_kind(Updates, "Updates(…)")]
-    waiting: Annotated[Waiting, of_kind(Waiting, "Waiting(…)")]
-    evaluation: Annotated[PrivateEvaluation | Literal["raw"] | None, _evaluation]
+    adversary: Annotated[Adversary, one_of(Adversary)] = Adversary.MODEL_OBSERVER
+    updates: Annotated[Updates, of_kind(Updates, "Updates(…)")] = Updates()  # noqa: RUF009  (it is frozen)
+    waiting: Annotated[Waiting, of_kind(Waiting, "Waiting(…)")] = Waiting()  # noqa: RUF009
+    evaluation: Annotated[PrivateEvaluation | Literal["raw"] | None, _evaluation] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -222,7 +222,7 @@ class ShuffleStrategy(HostStrategy):
     ) -> None:
         super().__init__(strategy)
         mechanism = mechanism_of(randomizer, local_epsilon=local_epsilon, clipping_norm=clipping_norm)
-        updates = Updates() if updates is None else updates
+        updates = updates or Updates()
         self.settings = Settings(
             mechanism=mechanism,
             sampling=sampling,
@@ -233,7 +233,7 @@ class ShuffleStrategy(HostStrategy):
             max_epsilon=max_epsilon,
             adversary=budget_against,
             updates=updates,
-            waiting=Waiting() if waiting is None else waiting,
+            waiting=waiting or Waiting(),
             evaluation=evaluation,
         )
         self._record = SpendingRecord(ledger, settings=self.settings)
@@ -448,15 +448,9 @@ class ShuffleStrategy(HostStrategy):
         """The metrics, with the number of reports and what was spent so far."""
         found = MetricRecord() if metrics is None else metrics
         found["reports"] = reports
-        found.update(self._spent())
+        found.update(self._record.told())
         _log.info("%s: %d reports; %s", sent.step, reports, self._record)
         return found
-
-    def _spent(self, suffix: str = "") -> dict[str, float]:
-        return {
-            f"epsilon-observer{suffix}": self._record.spent(Adversary.MODEL_OBSERVER),
-            f"epsilon-server{suffix}": self._record.spent(Adversary.SERVER),
-        }
 
     @override
     def summary(self) -> None:
@@ -503,19 +497,14 @@ class ShuffleStrategy(HostStrategy):
         if self._record.under_way is not None:
             warnings.append("a round is under way, and is charged the most that it can cost")
         kept = "in memory only" if ledger is None else f"in a ledger as the model {ledger.model!r}"
-        return PrivacyStatement.of(
-            self._record.charged(),
-            delta=settings.delta if delta is None else delta,
+        return self._record.statement(
+            delta=delta,
             subject=f"federated training by flwr_shuffle, recorded {kept}",
             unit=unit,
             trust=(*trust_of(settings), *self._assumed),
             clipping=self._clipping(),
             accesses=tuple(self._accesses()),
             warnings=warnings,
-            target_epsilon=settings.max_epsilon,
-            target_delta=settings.delta,
-            target_adversary=settings.adversary,
-            packages=("torch", "flwr"),
         )
 
     def _clipping(self) -> str:

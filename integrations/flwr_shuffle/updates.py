@@ -143,9 +143,7 @@ def running_statistics(arrays: Iterable[str]) -> list[str]:
 
 
 def trained_names(arrays: Mapping[str, Array], *, wanted: Callable[[str], bool] | None) -> tuple[str, ...]:
-    """Names of the arrays that are trained, for :meth:`Layout.of`: those that are wanted (None for all) and
-    are no running statistics, which noise makes useless.
-    """
+    """Names, for :meth:`Layout.of`, of the arrays that are wanted (None: all), no running statistics."""
     floats = [place.name for place in Layout.of(arrays).places if place.moves]
     left = running_statistics(floats)
     chosen = tuple(name for name in floats if name not in left and (wanted is None or wanted(name)))

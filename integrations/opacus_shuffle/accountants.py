@@ -191,43 +191,12 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         return destination
 
     @override
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Replace the history by a saved one; on failure the present one stays.
+    def load_state_dict(self, state_dict: Mapping[str, Any], *, next_round: Round | None = None) -> None:
+        """Go on from a saved history, unless the present one does so already; on failure it stays.
 
-        Refused is a state that lacks rounds recorded here, or by its own run since it was saved.
+        Refused is a state that lacks rounds recorded here, or by its own run since it was saved. It warns if
+        the run goes on with other rounds, by ``next_round``, or without its target.
         """
-        self.core, self._run = self.continued(state_dict), state_dict["run"]
-        self._taken_over = True
-
-    def take_over(self, state_dict: Mapping[str, Any], *, next_round: Round) -> None:
-        """As :meth:`load_state_dict`, unless the present history goes on from the saved one already.
-
-        It warns as :meth:`warn_of_changes` does.
-        """
-        saved = self.core_type(method=self.method)
-        checked(saved.load_state_dict, state_dict["core"])
-        if state_dict["run"] != self._run or not begins_with(self.spent, saved):
-            self.warn_of_changes(state_dict, next_round=next_round)
-            self.load_state_dict(state_dict)
-
-    def warn_of_changes(self, state_dict: Mapping[str, Any], *, next_round: Round | None) -> None:
-        """Warn, before a state is loaded, if the run goes on with other rounds or without its target."""
-        history, changes = self.continued(state_dict).history, []
-        if next_round is not None and history and history[-1][0] != next_round:
-            changes.append(f"its last rounds were {history[-1][0]}, the next are {next_round}")
-        if "target" in state_dict and self.budget is None:
-            changes.append(
-                f"it was to stop at (ε, δ) = {tuple(state_dict['target'])}, and no target is set now"
-            )
-        if changes:
-            warn_caller(
-                f"this run does not go on as the checkpoint's did: {'; and '.join(changes)}. ε counts both "
-                "rightly. To resume, call what made the first engine private with the same arguments (epochs "
-                "or num_steps of the whole run), in a new engine, and load then"
-            )
-
-    def continued(self, state_dict: Mapping[str, Any]) -> ShuffleAccountant:
-        """What :meth:`load_state_dict` would load, or refuse; nothing is loaded."""
         needed = {"core", "mechanism", "run"}
         if not isinstance(state_dict, Mapping) or not needed <= set(state_dict):
             raise ShufflePrivacyError(
@@ -238,9 +207,11 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
                 f"a history of {state_dict['mechanism']!r} cannot be continued by {self.mechanism()!r}: "
                 "create the engine with the accountant that wrote the checkpoint"
             )
-        core = self.core_type(method=self.method)
+        core, run = self.core_type(method=self.method), state_dict["run"]
         checked(core.load_state_dict, state_dict["core"])
-        recorded = _recorded.get(state_dict["run"], 0)
+        if run == self._run and begins_with(self.spent, core):
+            return
+        recorded = _recorded.get(run, 0)
         if core.num_steps < recorded:
             raise ShufflePrivacyError(
                 f"this process has already trained past this state ({core.num_steps} rounds saved, "
@@ -249,14 +220,27 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
                 "(module.load_state_dict(checkpoint['module_state_dict'])). If nobody has seen the later "
                 "models, restart the Python process and load this one"
             )
-        mixed = self.core.num_steps and state_dict["run"] != self._run  # alike or not, both runs' count
+        mixed = self.core.num_steps and run != self._run  # alike or not, both runs' count
         if mixed or not begins_with(core, self.core):
             raise ShufflePrivacyError(
                 "this engine has recorded rounds that the saved history does not hold; loading it would "
                 "report ε without them. To go back to earlier weights, load only those "
                 "(module.load_state_dict(checkpoint['module_state_dict'])); to resume a run, use a new engine"
             )
-        return core
+        changes = []
+        if next_round is not None and core.history and core.history[-1][0] != next_round:
+            changes.append(f"its last rounds were {core.history[-1][0]}, the next are {next_round}")
+        if next_round is not None and "target" in state_dict and self.budget is None:
+            changes.append(
+                f"it was to stop at (ε, δ) = {tuple(state_dict['target'])}, and no target is set now"
+            )
+        if changes:
+            warn_caller(
+                f"this run does not go on as the checkpoint's did: {'; and '.join(changes)}. ε counts both "
+                "rightly. To resume, call what made the first engine private with the same arguments (epochs "
+                "or num_steps of the whole run), in a new engine, and load then"
+            )
+        self.core, self._run, self._taken_over = core, run, True
 
 
 class SubsampledShuffleRDPAccountant(SubsampledShuffleAccountant):

@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import SimpleNamespace
 from typing import IO, Any, BinaryIO, Literal, TypedDict, Unpack
@@ -23,7 +23,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset
 
 from opacus_shuffle.accountants import (
     ShufflePrivacyError,
@@ -37,6 +37,7 @@ from opacus_shuffle.loaders import (
     SAMPLERS,
     checked_sampling,
     population_and_cohort,
+    refuse_iterable,
     rounds_in,
     seed_from,
     with_sampler,
@@ -192,10 +193,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             randomizer: for one report per record, a registered randomizer of vectors in an ℓ2 ball, or
                 ``"best"`` for the best of them; or ``"vector-sum"``.
         """
-        if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
-            raise ShufflePrivacyError(
-                "a recipe needs the number of records: use a map-style data set with a length"
-            )
+        refuse_iterable(dataset)
         trained = [p for p in module.parameters() if p.requires_grad]
         wanted = {id(p) for p in trained}
         linear = any(
@@ -205,7 +203,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         return training_recipe(
             target_epsilon=target_epsilon,
             delta=checked(checks.delta, target_delta, name="target_delta"),
-            population=len(dataset),
+            population=len(dataset),  # type: ignore[arg-type]
             dim=sum(p.numel() for p in trained),
             model=ModelKind.LINEAR if linear else ModelKind.NETWORK,
             mechanism=randomizer,
@@ -512,17 +510,17 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         torch_load_kwargs: dict[str, Any] | None = None,
         **objects: Any,
     ) -> dict[str, Any]:
-        """Opacus's ``load_checkpoint``, which refuses a history it cannot continue before anything is loaded.
+        """Opacus's ``load_checkpoint``, which loads the history first, or refuses it and loads nothing.
 
+        The weights of a checkpoint that this run is past already are loaded, and its later rounds stay in ε.
         It warns if the run goes on with other rounds than it was saved with, or without the target that it
-        had, as ``optimizer.load_state_dict`` does. As in Opacus, the file is unpickled, so load only files
-        that you trust.
+        had. As in Opacus, the file is unpickled, so load only files that you trust.
         """
         start = path.tell() if hasattr(path, "tell") else None
         checkpoint = torch.load(path, **{**(torch_load_kwargs or {}), "weights_only": False})
         if start is not None:
             path.seek(start)  # type: ignore[union-attr]
-        self._require_accountant().warn_of_changes(
+        self._require_accountant().load_state_dict(
             checkpoint.get("privacy_accountant_state_dict", {}),
             next_round=self._optimizers[-1].round if self._optimizers else None,
         )
@@ -539,8 +537,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
 
 def _chosen_sampling(sampling: str | None, poisson_sampling: bool | None) -> Sampling:
     """How batches are drawn, from ``sampling``, from Opacus's ``poisson_sampling``, or from both."""
-    if poisson_sampling is not None and not isinstance(poisson_sampling, bool):
-        raise ShufflePrivacyError(f"poisson_sampling must be True or False, got {poisson_sampling!r}")
     if None not in (sampling, poisson_sampling) and poisson_sampling != (sampling == "poisson"):
         raise ShufflePrivacyError(
             f"sampling={sampling!r} and poisson_sampling={poisson_sampling} contradict each other: "
@@ -723,18 +719,24 @@ class _Run:
         )
 
 
+def _local_delta_told(amplified: float, last: float, *, delta: float) -> str:
+    """What it means that so many rounds are amplified, and so many have an ε at all."""
+    return (
+        f"each report has a local_delta of its own, and those of all reports add up: at delta={delta:g} "
+        f"shuffling amplifies at most {amplified:,} rounds, and from round {last + 1:,} on no epsilon can be "
+        "certified. Use a local_delta far below delta / (2 * reports of the whole run), such as randomizer="
+        "functools.partial(Gaussian, local_delta=1e-15), fewer steps, or a randomizer without one, such as "
+        "'privunit'"
+    )
+
+
 def _refuse_spent_delta(
     new_round: Round, *, accountant: SubsampledShuffleAccountant, target: PrivacyTarget
 ) -> None:
     """Refuse a run whose reports' own δ0 leave it no ε at all."""
-    _, last = accountant.core.rounds_left(new_round, delta=target.delta)
+    amplified, last = accountant.core.rounds_left(new_round, delta=target.delta)
     if target.num_steps > last:
-        raise ShufflePrivacyError(
-            "each report has a local_delta of its own, which adds up over the rounds: from round "
-            f"{last + 1:,} on it is more than target_delta={target.delta:g}, and no ε can be certified. Use "
-            "a smaller local_delta, such as randomizer=functools.partial(Gaussian, local_delta=1e-15), fewer "
-            "steps, or a randomizer without one, such as 'privunit'"
-        )
+        raise ShufflePrivacyError(_local_delta_told(amplified, last, delta=target.delta))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -803,18 +805,11 @@ class TrainingPlan:
         return self.expected_noise.warning(num_steps=self.num_steps if self.whole_run else None)
 
     def delta_warning(self) -> str | None:
-        """After how many steps the δ0 of all reports have used up ``delta``; None without δ0, or enough."""
+        """After how many rounds the δ0 of all reports have used up ``delta``; None without δ0, or enough."""
         amplified, last = self._history.rounds_left(self._next_round, delta=self.delta)
         if amplified == math.inf or (self.whole_run and self._num_rounds <= amplified):
             return None
-        unit = "epochs" if self._next_round.sampling is Sampling.EPOCH else "steps"
-        return (
-            f"each report has a local_delta of its own, and those of all reports add up: at delta="
-            f"{self.delta:g} shuffling amplifies at most {amplified:,} {unit}. After that epsilon is the sum "
-            f"of all local_epsilon, and after {last:,} {unit} there is none and get_epsilon raises. Use a "
-            f"local_delta far below delta / (2 * reports of the whole run), such as randomizer="
-            "functools.partial(Gaussian, local_delta=1e-15), or a randomizer without one, such as 'privunit'"
-        )
+        return _local_delta_told(amplified, last, delta=self.delta)
 
     def announce(self) -> None:
         """Log the plan at level INFO; warn of noise that leaves hardly anything to learn, of δ0, or of δ."""

@@ -108,21 +108,14 @@ class CohortSampler(BatchSampler):
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        for name, value in (("population", population), ("cohort", cohort), ("world_size", world_size)):
-            checked(checks.whole, name, value)
-        if cohort > population:
-            raise ShufflePrivacyError(
-                f"a cohort of {cohort} cannot be drawn from {population} records: use a smaller batch_size"
-            )
+        checked(checks.whole, "population", population)
+        checked(checks.whole, "world_size", world_size)
         checked(checks.whole, "rank", rank, at_least=0, at_most=world_size - 1)
-        if cohort < world_size:
-            raise ShufflePrivacyError(f"a cohort of {cohort} leaves some of {world_size} processes idle")
-        steps = checked(checks.whole, "num_steps", population // cohort if num_steps is None else num_steps)
-        if self.sampling is Sampling.EPOCH and steps > population // cohort:
-            raise ShufflePrivacyError(
-                f"an epoch of {population} records has {population // cohort} batches of {cohort}, not "
-                f"{steps}: iterate again for the next epoch"
-            )
+        checked(checks.whole, "cohort", cohort, at_least=world_size, at_most=population)
+        whole_pass = population // cohort
+        steps = whole_pass if num_steps is None else num_steps
+        most = whole_pass if self.sampling is Sampling.EPOCH else math.inf
+        checked(checks.whole, "num_steps", steps, at_most=most)
         super().__init__(SequentialSampler(range(population)), len(range(rank, cohort, world_size)), False)
         self.population = population
         self.cohort = cohort
@@ -466,36 +459,23 @@ def wrap_data_loader(
 
 def population_and_cohort(data_loader: DataLoader[Any]) -> tuple[int, int]:
     """n and k of a loader: the size of its data set, and its (of a ``DPDataLoader``: expected) batch size."""
-    if not isinstance(data_loader, DataLoader):
-        raise ShufflePrivacyError(f"data_loader must be a torch DataLoader, got {type(data_loader).__name__}")
-    dataset = data_loader.dataset
+    dataset: Any = data_loader.dataset
     refuse_iterable(dataset)
-    if not isinstance(dataset, Sized):
-        raise ShufflePrivacyError("the data set has no length, and ε depends on it: give it a __len__")
-    if len(dataset) < 1:
-        raise ShufflePrivacyError("the data set is empty")
-    _refuse_repeated_records(dataset, population=len(dataset))
+    population = len(dataset)
+    _refuse_repeated_records(dataset, population=population)
     if isinstance(data_loader.batch_sampler, CohortSampler):
         return data_loader.batch_sampler.population, data_loader.batch_sampler.cohort
     if isinstance(data_loader, DPDataLoader):
-        cohort = round(data_loader.sample_rate * len(dataset))
-        if not 1 <= cohort <= len(dataset):
-            raise ShufflePrivacyError(
-                f"the DPDataLoader's sample_rate {data_loader.sample_rate!r} of {len(dataset)} records is a "
-                f"batch of {cohort}: it must be at least one record and at most all of them"
-            )
-        return len(dataset), cohort
-    if data_loader.batch_size is None:
+        cohort = round(data_loader.sample_rate * population)
+    elif data_loader.batch_size is None:
         raise ShufflePrivacyError(
             "the loader has no batch_size (it was built with a batch_sampler, or without batching): build it "
             "with batch_size=k and leave the sampling to the engine"
         )
-    refuse_other_sampler(data_loader.sampler, records=len(dataset))
-    if data_loader.batch_size > len(dataset):
-        raise ShufflePrivacyError(
-            f"batch_size {data_loader.batch_size} is larger than the data set ({len(dataset)} records)"
-        )
-    return len(dataset), data_loader.batch_size
+    else:
+        refuse_other_sampler(data_loader.sampler, records=population)
+        cohort = data_loader.batch_size
+    return population, checked(checks.whole, "batch_size", cohort, at_most=population)
 
 
 def with_sampler(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
@@ -135,12 +134,6 @@ class ShuffleMixin:
             raise ShufflePrivacyError(f"on_nonfinite must be 'zero' or 'raise', got {on_nonfinite!r}")
         if isinstance(optimizer, DPOptimizer):
             raise ShufflePrivacyError("the optimizer is private already; pass its original_optimizer")
-        closure = inspect.signature(optimizer.step).parameters.get("closure")
-        if closure is not None and closure.default is closure.empty:
-            raise ShufflePrivacyError(
-                f"{type(optimizer).__name__} evaluates the loss several times in a step, and a round is one "
-                "gradient of each record: use an optimizer whose step() needs no closure, such as SGD or Adam"
-            )
         self.original_optimizer = optimizer
         if not self.params:
             raise ShufflePrivacyError("the optimizer holds no trainable parameter: nothing would be private")
@@ -710,7 +703,7 @@ class ShuffleMixin:
                 "optimizer. Load it before the first round"
             )
         for hook, history in zip(self._accounting, histories, strict=False):
-            hook.accountant.take_over(history, next_round=self.round)
+            hook.accountant.load_state_dict(history, next_round=self.round)
         super().load_state_dict(rest)  # type: ignore[misc]
         if adaptive is not None and radius is not None:
             self.max_grad_norm = adaptive.held(positive("max_grad_norm", radius))

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -34,9 +35,6 @@ from shuffle_plugins.core import checks
 if TYPE_CHECKING:
     from shuffle_plugins.core import Reports
     from shuffle_plugins.randomness.sources import Randomness
-from collections.abc import Callable
-from functools import cached_property
-from typing import Self
 
 _STATE_FORMAT = 1
 
@@ -122,11 +120,6 @@ class LinearBandit:
         self._actions = short_actions(actions)
         # For fewer than 8 clients there is no batch to learn from: ⌊ln 8⌋ - 1 = 1.
         self.horizon = checks.whole("horizon", horizon, at_least=8, at_most=10**12)
-        if not isinstance(privacy, PrivacyModel):
-            raise ValueError(
-                "privacy must be NonPrivate(), CentralModel(epsilon=…), LocalModel(local_epsilon=…) or "
-                f"ShuffledModel(epsilon=…, delta=…), got {privacy!r}"
-            )
         self._privacy = privacy
         share = 1 / self.horizon if failure is None else failure
         self._failure = checks.number("failure", share, above=0, below=1)

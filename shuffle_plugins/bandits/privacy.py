@@ -33,8 +33,8 @@ from shuffle_plugins.accounting.published import shuffles
 from shuffle_plugins.bandits.designs import Indices, Vectors
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.checks import Delta, Ranged, in_range, one_of
+from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.noise import FINE_BITS, laplace_grid
-from shuffle_plugins.mechanisms.registry import blanket
 
 if TYPE_CHECKING:
     from shuffle_plugins.core import Reports
@@ -163,12 +163,14 @@ class SumNoise(RewardNoise):
 class _Randomized(RewardNoise):
     """Each client randomises its own reward."""
 
+    mechanism: ClassVar[RewardMechanism]
     local_epsilon: float
 
     @property
-    @abstractmethod
     def randomizer(self) -> LocalRandomizer:
         """The mechanism with which it does."""
+        found: LocalRandomizer = registry.get(self.mechanism, local_epsilon=self.local_epsilon, dim=1)
+        return found
 
     @override
     def randomized(self, rewards: Floats, *, randomness: Randomness | None) -> Floats | Reports:
@@ -195,14 +197,9 @@ class _Randomized(RewardNoise):
 
 @dataclass(frozen=True, kw_only=True)
 class LaplaceReports(_Randomized):
-    """Each client adds Laplace noise to its reward: the registry's mechanism ``"laplace"``."""
+    """Each client adds Laplace noise to its reward."""
 
-    @property
-    @override
-    def randomizer(self) -> LocalRandomizer:
-        from shuffle_plugins.mechanisms import Laplace
-
-        return Laplace(local_epsilon=self.local_epsilon, dim=1)
+    mechanism: ClassVar[RewardMechanism] = RewardMechanism.LAPLACE
 
     @override
     def width(self, *, lengths: Floats, coefficients: Vectors, counts: Indices, failure: float) -> float:
@@ -219,14 +216,9 @@ class LaplaceReports(_Randomized):
 
 @dataclass(frozen=True, kw_only=True)
 class SignReports(_Randomized):
-    """Each client sends one random sign, which stands for ±coth(ε0/2): the mechanism ``"binary-rr"``."""
+    """Each client sends one random sign, which stands for ±coth(ε0/2)."""
 
-    @property
-    @override
-    def randomizer(self) -> LocalRandomizer:
-        from shuffle_plugins.mechanisms import BinaryRandomizedResponse
-
-        return BinaryRandomizedResponse(local_epsilon=self.local_epsilon)
+    mechanism: ClassVar[RewardMechanism] = RewardMechanism.BINARY_RR
 
     @override
     def width(self, *, lengths: Floats, coefficients: Vectors, counts: Indices, failure: float) -> float:
@@ -448,7 +440,7 @@ def _shuffled(
             cohort=1,
             sampling=Sampling.EPOCH,
             mechanism=mechanism.value,
-            blanket=blanket(mechanism.value, local_epsilon=local, dim=1),
+            blanket=registry.blanket(mechanism.value, local_epsilon=local, dim=1),
         )
     )
     cost = accountant.epsilon(delta, lower=False)
@@ -472,7 +464,7 @@ def _amplified(epsilon: float, delta: float, reports: int, mechanism: RewardMech
             num_steps=1,
             sampling=Sampling.EPOCH,
             mechanism=mechanism.value,
-            blanket_factory=lambda local: blanket(mechanism.value, local_epsilon=local, dim=1),
+            blanket_factory=lambda local: registry.blanket(mechanism.value, local_epsilon=local, dim=1),
         )
     except ValueError:
         return 0.0

@@ -544,9 +544,9 @@ class L2BitPlanes(CoefficientRandomizer, BitPlaneRandomizer):
 
     D coefficients of a row, of the randomised rotation :math:`H\,\mathrm{diag}(±1)\,x/\sqrt D` or of a Kashin
     frame, go through ``linf-bit-planes`` on [-r_inf, r_inf]^D, r_inf = level·r/√D; only sampled ones are
-    computed. One beyond r_inf is clipped, and only then is the estimate biased (:class:`~.Oversized`): by
-    :meth:`clipping_bias`, whose square :meth:`variance` includes. Of a Kashin frame none is: unbiased, of far
-    less variance, at several transforms a row. With ``constants="thesis"`` the level is 10·√(log(Dn/β)).
+    computed. One beyond r_inf is clipped, and only then is the estimate biased: by :meth:`clipping_bias`,
+    whose square :meth:`variance` includes. Of a Kashin frame none is: unbiased, of far less variance, at
+    several transforms a row. With ``constants="thesis"`` the level is 10·√(log(Dn/β)).
     """
 
     name: ClassVar[str] = "l2-bit-planes"
@@ -554,8 +554,7 @@ class L2BitPlanes(CoefficientRandomizer, BitPlaneRandomizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        noise = self._planes.worst_second_moment * self._frame.column_square / self._frame.size
-        self._choose_level(noise=noise, thesis=self.constants is Constants.THESIS)
+        self._choose_level(thesis=self.constants is Constants.THESIS)
 
     def blanket(self) -> Blanket:
         """A bound: no vector is extreme in all its coefficients. Some have many that are all of one size."""

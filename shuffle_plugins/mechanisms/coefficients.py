@@ -15,7 +15,6 @@ from typing import Annotated, cast
 
 from typing_extensions import override
 
-from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.compressors.frames import KashinFrame, Rotation, TightFrame, kashin_level, kashin_stretch
 from shuffle_plugins.compressors.hadamard import hadamard_coefficients, hadamard_transform, padded_dim
 from shuffle_plugins.core import Rows, checks
@@ -34,20 +33,6 @@ class Frame(StrEnum):
     KASHIN = "kashin"
 
 
-class Oversized(StrEnum):
-    """What becomes of coefficients that are larger than the rotation makes likely.
-
-    ``CLIP``: the level √(2 log(2Dn/β)), which no coefficient of n clients passes with probability 1 - β over
-    the seed, if vectors were chosen before it. ``BALANCE``: the level that minimises variance/n + bias² for n
-    clients with the same vector, its rotated entries as good as normal; always biased. ``BOUND``: r_inf = r,
-    which no coefficient can leave; always unbiased, and of D/level² times the variance.
-    """
-
-    CLIP = "clip"
-    BALANCE = "balance"
-    BOUND = "bound"
-
-
 def representation(frame: Frame, *, dim: int, seed: int, level: float | None = None) -> TightFrame:
     """The frame of that kind, the same wherever dim, public seed and level (of a Kashin frame) are."""
     checks.whole("seed", seed, at_least=-math.inf)
@@ -63,21 +48,6 @@ def sound_level(*, size: int, clients: int, failure: float) -> float:
     By :math:`P(\max |w| > t) \le 2 \, size \, n \exp(-size\,t^2/(2 r^2))`.
     """
     return min(math.sqrt(2 * math.log(2 * size * clients / failure)), math.sqrt(size))
-
-
-def balanced_level(*, size: int, clients: int, noise: float) -> float:
-    r"""Level c, at most √size, that minimises :math:`c^2 \, noise/n + E[(|g| - c)_+^2]`, g standard normal.
-
-    ``noise`` is the variance of one report at level 1, in units of r².
-    """
-
-    def slope(level: float) -> float:
-        density = math.exp(-level * level / 2) / math.sqrt(2 * math.pi)
-        above = math.erfc(level / math.sqrt(2)) / 2
-        return level * noise / clients - 2 * (density - level * above)
-
-    high = math.sqrt(size)
-    return high if slope(high) <= 0 else zero_between(slope, 0.0, high, xtol=1e-15, rtol=1e-14)
 
 
 def check_expected(*, clients: int, failure: float) -> None:
@@ -212,7 +182,9 @@ class CoefficientRandomizer(NumberRandomizer):
     Attributes:
         seed: fixes the frame. It is public and all must use the same; draw a new one where somebody might
             have chosen vectors for it.
-        level: r_inf·√D/r; by default the Kashin frame's own, or what ``oversized`` says.
+        level: r_inf·√D/r; by default the Kashin frame's own, or √(2 log(2Dn/β)), which no rotated coefficient
+            of n clients passes with probability 1 - β over the seed, if vectors were chosen before it. No
+            coefficient passes √D.
         clients: n, reports in a round; for a rotation's level alone.
         failure: β, how likely a round may be clipped; for a rotation's level alone.
     """
@@ -221,7 +193,6 @@ class CoefficientRandomizer(NumberRandomizer):
     frame: Annotated[Frame, one_of(Frame)] = Frame.KASHIN
     seed: Annotated[int, whole_number(at_least=-math.inf)] = 0
     level: Annotated[float, in_range(above=0, at_most=1e6)] | None = None
-    oversized: Annotated[Oversized, one_of(Oversized)] = Oversized.CLIP
     clients: Count = 10_000
     failure: Annotated[float, in_range(above=0, below=1)] = 1e-6
 
@@ -282,17 +253,13 @@ class CoefficientRandomizer(NumberRandomizer):
     def _spread_variance(self, coefficients: Tensor) -> Tensor:
         """E‖R(x) - E R(x)‖², (clients,), for clipped coefficients (clients, D)."""
 
-    def _choose_level(self, *, noise: float, thesis: bool = False) -> None:
-        """Set the level, given the variance of one report at level 1 in units of r²."""
+    def _choose_level(self, *, thesis: bool = False) -> None:
+        """Set the level, if it was not given."""
         size = self._frame.size
         if self.level is not None:
             return
         if isinstance(self._frame, KashinFrame):
             level = self._frame.level
-        elif self.oversized is Oversized.BOUND:
-            level = math.sqrt(size)
-        elif self.oversized is Oversized.BALANCE:
-            level = balanced_level(size=size, clients=self.clients, noise=noise)
         elif thesis:  # as printed in Algorithm 3.6.1
             level = 10 * math.sqrt(math.log(size * self.clients / self.failure))
         else:

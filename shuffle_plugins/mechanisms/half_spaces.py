@@ -16,7 +16,7 @@ from scipy import special
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Atoms, Blanket, Floats, InformationBound
-from shuffle_plugins.accounting.pairs.reports import most_telling, read_coarsely, two_level_atoms
+from shuffle_plugins.accounting.pairs.reports import most_telling, read_coarsely
 from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.privunit import (
@@ -203,7 +203,7 @@ def half_space_blanket(law: Callable[..., StepDensity], *, local_epsilon: float,
     tails, steps = np.array(found.tails), len(found.tails)
     plain = plain_share(float(tails.mean()), local_epsilon=local_epsilon)
     if local_epsilon > 100:  # squares of weights would be no floats
-        return _read_as_one_step(found, plain)
+        return Blanket.generic(local_epsilon, exact=False)
     inner = plain * (tails[:-1] - tails[1:])
     last = float(plain * tails[-1])
     weights = 1 + math.expm1(local_epsilon) / steps * np.arange(1, steps)
@@ -225,21 +225,6 @@ def half_space_blanket(law: Callable[..., StepDensity], *, local_epsilon: float,
         instances=(instance,),
         information_bound=_information(found, plain) if quiet else None,
     ).shared()
-
-
-def _read_as_one_step(found: StepDensity, plain: float) -> Blanket:
-    """For an ε0 of larger weights: a step's weight is spread over 1 and e^ε0, at equal mean."""
-    tails = np.array(found.tails)
-    differing = plain * float(tails.mean())
-    clear = float(plain * tails[-1]) * (1 - float(tails[0]) if found.dim > 1 else 1.0)
-    shares: dict[tuple[int, ...], float] = {(1, 0, 0): clear, (0, 1, 0 if found.dim > 1 else 1): clear}
-    return Blanket(
-        local_epsilon=found.local_epsilon,
-        differing=differing,
-        low=plain - 2 * differing,
-        exact=len(tails) == 1,
-        instances=(two_level_atoms(local_epsilon=found.local_epsilon, shares=shares),),
-    )
 
 
 def _levels(found: StepDensity) -> tuple[float, float]:

@@ -48,8 +48,6 @@ from shuffle_plugins.mechanisms.sign_patterns import (
 )
 from shuffle_plugins.randomness.sources import Randomness
 
-_PLACES_AT_ONCE = 1 << 16  # clients whose public places come from one stream of bytes
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SignPatternRandomizer(NumberRandomizer):
@@ -127,17 +125,13 @@ class SignPatternRandomizer(NumberRandomizer):
         return places + self._cells.starts.to(places.device)
 
     def _public_places(self, clients: int, device: torch.device) -> Tensor:
-        """Places of the clients from ``position`` on, (clients, blocks), however they are batched."""
-        highs = self._cells.lengths
-        parts, at, end = [b""], self.position, self.position + clients
-        while at < end:  # parts of the round have bytes of their own: late ones do not wait for all before
-            part, first = divmod(at, _PLACES_AT_ONCE)
-            last = min(end - part * _PLACES_AT_ONCE, _PLACES_AT_ONCE)
-            purpose = f"{self.name} indices {part}" if part else f"{self.name} indices"
-            data = public_random_bytes(purpose, seed=self.public_seed or 0, count=last * len(highs) * 8)
-            parts.append(data[first * len(highs) * 8 :])
-            at = part * _PLACES_AT_ONCE + last
-        words = np.frombuffer(b"".join(parts), dtype="<u8") >> np.uint64(2)
+        """Places of the clients from ``position`` on, (clients, blocks), each from bytes of its own."""
+        highs, seed = self._cells.lengths, self.public_seed or 0
+        data = b"".join(
+            public_random_bytes(f"{self.name} indices {at}", seed=seed, count=8 * len(highs))
+            for at in range(self.position, self.position + clients)
+        )
+        words = np.frombuffer(data, dtype="<u8") >> np.uint64(2)
         drawn = torch.from_numpy(words.astype(np.int64)).view(clients, len(highs))
         return drawn.remainder_(highs).to(device)
 
@@ -390,7 +384,7 @@ class CoefficientPatterns(CoefficientRandomizer, SignPatternRandomizer):
             raise ValueError(
                 f"signs must be one of {list(allowed)} within max_bits={self.max_bits}, got {self.signs!r}"
             )
-        self._choose_level(noise=self._second_moment / size)
+        self._choose_level()
 
     @cached_property
     def _cap(self) -> CapParameters:

@@ -74,9 +74,6 @@ class Task(Ranged):
 class OptimizationMethod(Ranged, ABC):
     """An optimiser's configuration."""
 
-    DRAWS_RECORDS: ClassVar[bool] = False
-    """Whether a client with several records draws the ones that it reports on, anew in every step."""
-
     @abstractmethod
     def stages(self, task: Task) -> tuple[Stage, ...]:
         """What is to be done, with every number; TargetUnreachable if nothing keeps to the budget."""
@@ -98,9 +95,7 @@ class OptimizationMethod(Ranged, ABC):
             records_per_client: m, the records of every client, for :class:`CohortSGD` and
                 :class:`SelfSampledSGD`. With more than one, ε is for neighbours that differ in one record.
         """
-        check_kind("problem", problem, Problem, "a Problem, such as logistic_regression(…)")
         chosen = VectorSums() if model is None else model
-        check_kind("model", chosen, GradientModel, "a GradientModel, such as VectorSums()")
         task = Task(
             problem=problem,
             population=population,
@@ -110,11 +105,6 @@ class OptimizationMethod(Ranged, ABC):
             reach=problem.domain.reach(problem.domain.start(problem.dim)),
             records_per_client=records_per_client,
         )
-        if records_per_client > 1 and not self.DRAWS_RECORDS:
-            raise ValueError(
-                f"{self} uses all of a client's data at once; for clients with {records_per_client} records "
-                "each take CohortSGD(samples=…) or SelfSampledSGD(samples=…), or make each record a client"
-            )
         return OptimizationPlan(
             title=f"{self} with {type(chosen).__name__}",
             problem=problem,
@@ -124,12 +114,6 @@ class OptimizationMethod(Ranged, ABC):
             records_per_client=records_per_client,
             stages=self.stages(task),
         )
-
-
-def check_kind(name: str, value: object, kind: type, wanted: str) -> None:
-    """Raise TypeError unless the value is of the kind."""
-    if not isinstance(value, kind):
-        raise TypeError(f"{name} must be {wanted}, got {value!r}")
 
 
 def _number_of_least_loss(loss: Callable[[int], float], *, most: int) -> int:
@@ -375,8 +359,6 @@ class Phased(OptimizationMethod):
         weights = [self.growth**i for i in range(phases)]
         sizes = [math.floor(task.population * w / sum(weights)) for w in weights[:-1]]
         sizes.append(task.population - sum(sizes))
-        if min(sizes) < 2:
-            raise ValueError(f"{task.population} clients cannot be split into {phases} groups")
         found: list[Stage] = []
         reach = task.reach
         for size in sizes:
@@ -402,7 +384,6 @@ class CohortSGD(_OneStage):
     num_steps: Count | None = None
     samples: Count = 1
 
-    DRAWS_RECORDS: ClassVar[bool] = True
     _SAMPLING: ClassVar[Sampling] = Sampling.WITHOUT_REPLACEMENT
 
     def __str__(self) -> str:
@@ -477,9 +458,7 @@ def minimize(
     method is by default :func:`recommended`, the other arguments are as of :meth:`OptimizationMethod.plan`.
     ``report`` is called with the plan's text before anything runs; None is silence.
     """
-    check_kind("problem", problem, Problem, "a Problem, such as logistic_regression(…)")
     chosen = recommended(problem) if method is None else method
-    check_kind("method", chosen, OptimizationMethod, "an OptimizationMethod, such as GD()")
     source = secure(randomness)
     examples = as_examples(data)
     checks.whole("records_per_client", records_per_client)

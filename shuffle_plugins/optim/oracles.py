@@ -69,9 +69,10 @@ class Participation(Ranged):
             Sampling.WITHOUT_REPLACEMENT,
             Sampling.POISSON,
         ):
-            raise ValueError(f"clients with several records are drawn anew for every step, not {self}")
-        if self.sampling is Sampling.FULL and self.cohort != self.population:
-            raise ValueError("everybody takes part: cohort must be equal to population")
+            raise ValueError(
+                f"clients with several records are drawn anew for every step, not {self}: take CohortSGD or "
+                "SelfSampledSGD, or make each record a client"
+            )
         if self.once and self.cohort * self.num_steps > self.population:
             raise ValueError(
                 f"{self.num_steps} steps of {self.cohort} need more than {self.population} clients, each once"

@@ -376,8 +376,6 @@ def from_module(
     if (radius is None) == (domain is None):
         raise ValueError("give either a radius or a domain")
     shapes = {name: p.shape for name, p in module.named_parameters() if p.requires_grad}
-    if not shapes:
-        raise ValueError("the module has no parameters to train")
     sizes = [shape.numel() for shape in shapes.values()]
     frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
     held = {**frozen, **dict(module.named_buffers())}
@@ -414,10 +412,6 @@ def from_module(
 def assign(module: nn.Module, parameters: Tensor) -> None:
     """Write a flat vector of parameters into the module it came from."""
     trained = [p for p in module.parameters() if p.requires_grad]
-    if parameters.numel() != sum(p.numel() for p in trained):
-        raise ValueError(
-            f"{parameters.numel()} values for {sum(p.numel() for p in trained)} parameters of the module"
-        )
     with torch.no_grad():
         for p, part in zip(trained, torch.split(parameters, [p.numel() for p in trained]), strict=True):
             p.copy_(part.reshape(p.shape))

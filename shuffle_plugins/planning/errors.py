@@ -173,11 +173,7 @@ def expected_noise(mechanism: PrivateSum, *, cohort: float, num_steps: int = 1) 
     sampling errors. A sum's coins are counted from all clients, also where privacy counts on fewer. Of
     windows of sums it is the independent noise that would leave as much in a model of ``num_steps`` rounds.
     """
-    from shuffle_plugins.mechanisms import PrivateSum  # loads torch, as building the mechanism has done
-
     checks.number("cohort", cohort, above=0)
-    if not isinstance(mechanism, PrivateSum):
-        raise ValueError(f"expected a local randomizer or a sum of vectors, got {mechanism!r}")
     variance = mechanism.variance_over(num_steps) / (mechanism.cohort or 1)
     norm = check_norm(str(mechanism.norm))
     signal = enclosing_radius(radius=mechanism.radius, norm=norm, within="l2", dim=mechanism.dim)

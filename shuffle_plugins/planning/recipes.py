@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from shuffle_plugins.accounting import NEIGHBOURING_RELATION, EpsilonInterval
 from shuffle_plugins.core import checks, rounded
-from shuffle_plugins.planning.errors import ExpectedNoise
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.planning.errors import ExpectedNoise, mechanism_norm
 from shuffle_plugins.planning.plans import DrawnBy, PlanRow, SumRow
 from shuffle_plugins.planning.search import BEST_MECHANISM, plan
 from shuffle_plugins.planning.sums import SUMS, plan_sums
@@ -18,17 +20,6 @@ from shuffle_plugins.planning.sums import SUMS, plan_sums
 _ONE_IN = 10  # a cohort takes one record in so many
 _MOMENTUM = 0.9
 _MAX_GRAD_NORM = 0.1  # ℓ2 norm, C
-_L2_MECHANISMS = (
-    "blanket-mixed-gaussian",
-    "blanket-mixed-gaussian-seed",
-    "l2-bit-planes",
-    "l2-block",
-    "privunit",
-    "privunit-g",
-    "privunit-g-seed",
-    "projunit",
-    "sqkr",
-)
 
 
 class ModelKind(StrEnum):
@@ -166,6 +157,14 @@ class TrainingRecipe:
         return "\n".join([self.title, *said, *([] if warning is None else [f"Warning: {warning}"])])
 
 
+def _mechanisms_of_l2_balls(dim: int) -> tuple[str, ...]:
+    found = []
+    for name in registry.available(registry.Kind.VECTORS):
+        with suppress(ValueError):  # of other dimensions, or with a δ0
+            found += [name] * (mechanism_norm(name, dim=dim) == "l2")
+    return tuple(found)
+
+
 def training_recipe(
     *,
     target_epsilon: float,
@@ -220,11 +219,12 @@ def training_recipe(
         row, name, local_epsilon, noise_multiplier = drawn[0], mechanism, None, drawn[0].noise_multiplier
         leave = [each.model_noise / row.model_noise for each in ways if each.drawn_by is DrawnBy.IN_TURN]
     else:
-        names = _L2_MECHANISMS if mechanism == BEST_MECHANISM else mechanism
+        known = _mechanisms_of_l2_balls(dim)
+        names = known if mechanism == BEST_MECHANISM else mechanism
         for each in (names,) if isinstance(names, str) else names:
-            if each not in _L2_MECHANISMS:
+            if each not in known:
                 raise ValueError(
-                    f"no recipe for {each!r}: give one of {', '.join((*_L2_MECHANISMS, *SUMS))}, or "
+                    f"no recipe for {each!r}: give one of {', '.join((*known, *SUMS))}, or "
                     f"{BEST_MECHANISM!r} for the best with one report per record"
                 )
         best = plan(**asked, mechanism=names).best

@@ -11,6 +11,7 @@ from typing import Any
 
 from scipy import special
 
+from shuffle_plugins import protocols
 from shuffle_plugins.accounting import Adversary, PrivacyTarget, Sampling, ShuffleAccountant
 from shuffle_plugins.core import checks
 from shuffle_plugins.planning.errors import NormName, sampling_error
@@ -92,7 +93,7 @@ def plan_sums(
                     num_steps=each_steps,
                     momentum=momentum,
                 )
-            except _NoNoise as error:
+            except protocols.TargetUnreachable as error:
                 infeasible.append((drawn_by, cohort, each_steps))
                 reasons[str(error)] = None
         in_turn, drawn = found.get(DrawnBy.IN_TURN), found.get(DrawnBy.SERVER)
@@ -107,15 +108,9 @@ def plan_sums(
     return SumPlan(**asdict(asked), mechanism=mechanism, rows=tuple(rows), infeasible=tuple(infeasible))
 
 
-class _NoNoise(Exception):
-    """No noise keeps a sum within the target, and why; ``TargetUnreachable`` would load torch."""
-
-
 def _row(
     asked: PlanQuestion, mechanism: str, *, drawn_by: DrawnBy, cohort: int, num_steps: int, momentum: float
 ) -> SumRow:
-    from shuffle_plugins import protocols
-
     kind: Any = {
         protocols.PoissonBinomialSum.name: protocols.PoissonBinomialSum,
         protocols.VectorSum.name: protocols.VectorSum,
@@ -136,20 +131,17 @@ def _row(
         charged = most_rounds(num_steps, share=cohort / n, clients=n)
     else:
         population = n
-    try:
-        built = kind.calibrated(
-            dim=asked.dim,
-            cohort=answering,
-            epsilon=asked.target_epsilon,
-            delta=asked.delta,
-            num_steps=charged,
-            population=population,
-            radius=asked.reach,
-            participation=participation,
-            **windows,
-        )
-    except protocols.TargetUnreachable as error:
-        raise _NoNoise(str(error)) from error
+    built = kind.calibrated(
+        dim=asked.dim,
+        cohort=answering,
+        epsilon=asked.target_epsilon,
+        delta=asked.delta,
+        num_steps=charged,
+        population=population,
+        radius=asked.reach,
+        participation=participation,
+        **windows,
+    )
     target = PrivacyTarget(epsilon=asked.target_epsilon, delta=asked.delta, num_steps=charged)
     multiplier = 0.0
     while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,8 +26,8 @@ from shuffle_plugins.accounting.rounds.sums import checked_coefficients
 from shuffle_plugins.core import Reports, Rows, checks
 from shuffle_plugins.core.checks import Count, Dim, Radius
 from shuffle_plugins.core.lazy_torch import Tensor
-from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
-from shuffle_plugins.protocols.draws import COINS_AT_ONCE, DISTANCE, MOST_COINS, RATIO, drawn_range, heads
+from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivateSum
+from shuffle_plugins.protocols.draws import DISTANCE, MOST_COINS, drawn_range, heads
 from shuffle_plugins.protocols.lattices import MOST_LEVELS, Categories, FixedPoint, Interval, Lattice, OneHot
 from shuffle_plugins.protocols.sums import CountSum, HistogramProtocol, LatticeSum, TargetUnreachable
 from shuffle_plugins.randomness.sources import Randomness, secure
@@ -99,8 +99,7 @@ class CoinSum(LatticeSum[SumRound], CountSum[SumRound]):
             attained=self.lattice.attained,
             trials=(who["cohort"] if honest is None else honest) * self.coins,
             coin_distance=DISTANCE,
-            # Whether drawn for all clients at once, in so many parts, or by each for itself.
-            coin_ratio=RATIO * who["cohort"] * (1 + self.cohort * self.coins // COINS_AT_ONCE),
+            coin_ratio=DISTANCE,
             dim=self.lattice.size,
             participation=participation,
             norm=None if participation is None else self.lattice.norm_bound,
@@ -170,7 +169,6 @@ class VectorSum(CoinSum, PrivateSum):
     """
 
     name: ClassVar[str] = "vector-sum"
-    privacy_parameter: ClassVar[PrivacyParameter] = "noise_multiplier"
     norm: ClassVar[Norm] = Norm.L2
     lattice_type: ClassVar[type[Any]] = FixedPoint
 
@@ -192,25 +190,6 @@ class HistogramSum(HistogramProtocol[SumRound], CoinSum):
     lattice_type: ClassVar[type[Any]] = OneHot
 
     categories: Categories
-
-    def contrast_round(self, **who: Any) -> SumRound:
-        """The round of an adversary that looks at the difference of two counts; arguments of :meth:`round`.
-
-        A client moves from one category to the other by twice ``levels``, under the coins of both. What an
-        accountant says of this round from below holds for :meth:`round` too, and comes near what that says
-        from above.
-        """
-        whole = self.round(**who)
-        distance = 2 * self.levels
-        return replace(
-            whole,
-            sensitivity=float(distance),
-            attained=distance,
-            trials=2 * whole.trials,
-            coin_distance=min(1.0, 2 * whole.coin_distance),
-            coin_ratio=None if whole.coin_ratio is None else 2 * whole.coin_ratio,
-            dim=1,
-        )
 
     @property
     def influence(self) -> float:

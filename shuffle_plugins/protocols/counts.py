@@ -20,7 +20,7 @@ from shuffle_plugins.core import Reports, Rows, checks
 from shuffle_plugins.core.checks import Dim, LocalEpsilon, Radius, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.core.rows import rows_at_once
-from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
+from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivateSum
 from shuffle_plugins.protocols.lattices import compiled_kernels
 from shuffle_plugins.protocols.sums import CountSum, Tally, TargetUnreachable
 from shuffle_plugins.randomness.chacha import WHOLE
@@ -49,7 +49,6 @@ class PoissonBinomialSum(CountSum[PoissonBinomialRound], PrivateSum):
 
     name: ClassVar[str] = "poisson-binomial"
     in_secret: ClassVar[bool] = True
-    privacy_parameter: ClassVar[PrivacyParameter] = "noise_multiplier"
     norm: ClassVar[Norm] = Norm.L2
 
     dim: Dim

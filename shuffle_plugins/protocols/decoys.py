@@ -21,7 +21,7 @@ from shuffle_plugins.accounting import DecoyRound, PrivacyTarget
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.checks import Dim, Flag, Positive, Radius
 from shuffle_plugins.core.rows import checked_categories
-from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
+from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivateSum
 from shuffle_plugins.protocols.draws import PoissonLaw, drawn_poisson
 from shuffle_plugins.protocols.lattices import Categories, drawn_coordinates
 from shuffle_plugins.protocols.sums import HistogramProtocol, SummingProtocol
@@ -214,10 +214,6 @@ class DecoyHistogram(HistogramProtocol[DecoyRound], DecoyCounts):
             raise ValueError(f"the guarantee is that of {self.cohort} clients, got {len(x)}")
         return (shuffler or InMemoryShuffler()).shuffle_reports(sent)
 
-    def senders(self, total: Tensor) -> int:
-        """A ValueError: messages do not say how many clients they are of."""
-        raise ValueError("messages alone do not say how many clients they are of: pass reports=")
-
     @override
     def sum(self, reports: Reports) -> Tensor:
         if self.most_decoys and reports.fields[0].values.dim() == 1:
@@ -229,8 +225,7 @@ class DecoyHistogram(HistogramProtocol[DecoyRound], DecoyCounts):
 
     @override
     def _sum(self, total: Tensor, *, reports: int | None = None) -> Tensor:
-        count = self.senders(total) if reports is None else checks.whole("reports", reports, at_least=0)
-        return self._without_decoys(total, count)
+        return self._without_decoys(total, self._count(total, reports))
 
     @override
     def exceeding(self, least: float) -> float:
@@ -262,7 +257,6 @@ class DecoyVectorSum(DecoyCounts, PrivateSum):
     """
 
     name: ClassVar[str] = "decoy-vector-sum"
-    privacy_parameter: ClassVar[PrivacyParameter] = "noise_multiplier"
     norm: ClassVar[Norm] = Norm.L1
 
     dim: Dim

@@ -1,4 +1,4 @@
-"""Whole numbers drawn from tables: heads among many coins, binomial, Poisson, and shares of Laplace noise."""
+"""Whole numbers drawn exactly: heads among many coins, binomial and Poisson numbers, Laplace noise."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import decimal
 import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import NamedTuple, Self
+from itertools import chain
+from typing import Annotated, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,200 +18,19 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting.pairs.noise import DRAWN_REACH
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.checks import Count, Positive, Ranged
+from shuffle_plugins.core.checks import Count, Positive, Ranged, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.randomness.chacha import PROBABILITY_BITS, WHOLE
 from shuffle_plugins.randomness.sources import Randomness, secure
 
-DISTANCE = 2.0**-52
-"""Bound on the total variation between numbers of heads, drawn by up to 2**40 clients, and binomials."""
-MOST_COINS = 1 << 44
+DISTANCE = 2.0**-500
+"""Bound on the total variation between what up to 2**40 clients draw for a coordinate and binomials, and on
+the logarithm of the ratio of two masses: no number of heads is drawn beyond ``DRAWN_REACH`` deviations."""
 
-RATIO = 2.0**-64
-"""Bound on |log(P/P')| of a number of heads drawn with probability P that has P' under fair coins, within
-``DRAWN_REACH`` standard deviations, for each ``COINS_AT_ONCE`` coins or part of them.
-None is drawn further out.
-"""
+MOST_COINS = 1 << 44
 
 COINS_AT_ONCE = 1 << 32
 """Coins of one table, some 10 MB long; more are drawn in parts."""
-
-_GUARD_BITS = 720
-
-
-def heads(coins: int, size: int, *, randomness: Randomness | None = None) -> Tensor:
-    """Draw ``size`` numbers of heads among ``coins`` fair coins, at most 2**44, int64, on the CPU.
-
-    From a table, within 2**-100 of the binomial in total variation, for each 2**32 coins
-    (``docs/proofs/sums.md``).
-    """
-    checks.whole("coins", coins, at_least=0, at_most=MOST_COINS)
-    checks.whole("size", size, at_least=0)
-    source = secure(randomness)
-    many, rest = divmod(coins, COINS_AT_ONCE)
-    drawn = np.zeros(size, dtype=np.int64)
-    for each in [rest] * (rest > 0) + [COINS_AT_ONCE] * many:
-        table = alias_table(each)
-        found = table.draw(size, source)
-        for place in np.flatnonzero(found == table.further):
-            found[place] = _further(each, source) - table.first
-        drawn += found + table.first
-    return torch.from_numpy(drawn)
-
-
-def drawn_range(coins: int) -> tuple[int, int]:
-    """The least and the largest number of heads that :func:`heads` ever draws among so many coins.
-
-    Each part of at most 2**32 coins stays within ``DRAWN_REACH`` deviations of its middle.
-    """
-    many, rest = divmod(coins, COINS_AT_ONCE)
-    highest = many * _largest_drawn(COINS_AT_ONCE) + _largest_drawn(rest)
-    return coins - highest, highest
-
-
-def _largest_drawn(coins: int) -> int:
-    return min(coins, (coins + 1) // 2 + math.ceil(DRAWN_REACH * math.sqrt(coins) / 2))
-
-
-class AliasTable(NamedTuple):
-    """Outcomes in 2**bits columns of equal mass, at most two in each (Walker 1977).
-
-    Column i holds outcome ``first + i`` with probability (high[i] + low[i]/2**64) / 2**(64 - bits), and
-    outcome ``first + other[i]`` with the rest. ``further`` is the last entry, which may stand for every
-    outcome that is not listed.
-    """
-
-    first: int
-    bits: int
-    high: NDArray[np.uint64]
-    low: NDArray[np.uint64]
-    other: NDArray[np.int64]
-    further: int
-
-    @classmethod
-    def of(cls, first: int, masses: Sequence[int]) -> Self:
-        """The table of these masses over their sum, to 2**-128 each; the largest takes what is left."""
-        whole = sum(masses)
-        law = [(mass << 128) // whole for mass in masses]
-        law[law.index(max(law))] += (1 << 128) - sum(law)
-        bits = (len(law) - 1).bit_length()
-        law += [0] * ((1 << bits) - len(law))
-        last = len(masses) - 1
-        thresholds, other = _fill_columns(law, 1 << (128 - bits))
-        high = np.array([threshold >> 64 for threshold in thresholds], dtype=np.uint64)
-        low = np.array([threshold & ((1 << 64) - 1) for threshold in thresholds], dtype=np.uint64)
-        return cls(first, bits, high, low, np.array(other, dtype=np.int64), last)
-
-    def draw(self, size: int, randomness: Randomness) -> NDArray[np.int64]:
-        """Outcomes less ``first``: a word chooses a column and one of its two, a second decides a tie."""
-        drawn = np.empty(size, dtype=np.int64)
-        for start in range(0, size, 1 << 16):
-            words = randomness.words(min(1 << 16, size - start)).numpy().view(np.uint64)
-            column = (words & np.uint64((1 << self.bits) - 1)).view(np.int64)
-            fraction, threshold = words >> np.uint64(self.bits), self.high.take(column)
-            own = fraction < threshold
-            ties = np.flatnonzero(fraction == threshold)
-            own[ties] = randomness.words(ties.size).numpy().view(np.uint64) < self.low[column[ties]]
-            drawn[start : start + len(words)] = np.where(own, column, self.other.take(column))
-        return drawn
-
-
-@lru_cache(maxsize=8)
-def alias_table(coins: int) -> AliasTable:
-    """The table of numbers of heads; its last entry is for all that are further out."""
-    upper, listed = _upper_masses(coins)
-    half = upper[:listed]
-    law = (half[::-1] if coins % 2 else half[:0:-1]) + half
-    whole = 2 * sum(upper) - (0 if coins % 2 else upper[0])
-    return AliasTable.of((coins + 1) // 2 + listed - len(law), [*law, whole - sum(law)])
-
-
-def _upper_masses(coins: int) -> tuple[list[int], int]:
-    """Masses from the middle up to ``DRAWN_REACH`` deviations, not normed, and how many a table lists.
-
-    By the ratios of neighbours in whole numbers: a mass 28 deviations out is 2**-566 of the middle's, so it
-    has 150 bits, and is right to 2**-130 of itself after a million divisions.
-    """
-    middle, deviation = (coins + 1) // 2, math.sqrt(coins) / 2
-    upper = [1 << _GUARD_BITS]
-    for count in range(middle, _largest_drawn(coins)):
-        upper.append(upper[-1] * (coins - count) // (count + 1))
-    # What lies further out than seven standard deviations is one entry of a table.
-    return upper, min(math.ceil(7.0 * deviation), len(upper))
-
-
-def _further(coins: int, randomness: Randomness) -> int:
-    """A number of heads of those that a table does not list, one draw in 10**11."""
-    upper, listed = _upper_masses(coins)
-    words = [int(word) for word in randomness.words(13).numpy().view(np.uint64)]
-    uniform = sum(word << (64 * i) for i, word in enumerate(words[:-1]))
-    rest = uniform * sum(upper[listed:]) >> (64 * 12)
-    place = listed
-    while rest >= upper[place]:
-        rest -= upper[place]
-        place += 1
-    count = (coins + 1) // 2 + place
-    return count if words[-1] & 1 else coins - count
-
-
-def _fill_columns(law: list[int], full: int) -> tuple[list[int], list[int]]:
-    """Vose's construction in whole numbers: of masses that add up to ``full`` times their number, thresholds
-    and the other outcomes of the columns."""
-    threshold, other = [full] * len(law), list(range(len(law)))
-    light = [i for i, mass in enumerate(law) if mass < full]
-    heavy = [i for i, mass in enumerate(law) if mass >= full]
-    while light:
-        i, j = light.pop(), heavy[-1]
-        threshold[i], other[i] = law[i], j
-        law[j] -= full - law[i]
-        if law[j] < full:
-            light.append(heavy.pop())
-    return threshold, other
-
-
-DRAWN_DISTANCE = 2.0**-92
-"""Bound on the total variation between one number drawn and its binomial law, up to 2**31 events.
-
-A table leaves out less than 2**-110, has fewer than 2**20 entries and is read with 128 bits, so it is off by
-less than 2**-100. A number is the sum of fewer than 2**8 draws.
-"""
-
-
-def drawn_binomials(events: Tensor, *, threshold: int, randomness: Randomness) -> Tensor:
-    """Draw Bin(events, threshold/2**62) for each entry of ``events``, in [0, 2**31]; int64, on the CPU."""
-    left = events.to(torch.int64).cpu().flatten().clone()
-    if left.numel() and int(left.max()) > 1 << 31:
-        raise ValueError(f"more than {1 << 31:,} clients cannot be simulated at once: simulate groups")
-    found = torch.zeros_like(left)
-    for power in range(24, -1, -1):  # the largest table is of 2**24 events, and drawn from as often as needed
-        while len(chosen := (left >> power).nonzero().squeeze(1)):
-            table = binomial_table(power, threshold)
-            found[chosen] += torch.from_numpy(table.draw(len(chosen), randomness) + table.first)
-            left[chosen] -= 1 << power
-    return found.reshape(events.shape)
-
-
-@lru_cache(maxsize=512)
-def binomial_table(power: int, threshold: int) -> AliasTable:
-    """The table of Bin(2**power, threshold/2**62); masses beside 2**-140 of the largest are left out."""
-    trials, other, largest = 1 << power, WHOLE - threshold, 1 << 256
-    mode = min(trials, (trials + 1) * threshold // WHOLE)
-    above, below, mass = [], [], largest
-    for k in range(mode, trials + 1):
-        above.append(mass)
-        mass = mass * ((trials - k) * threshold) // ((k + 1) * other)
-        if mass < largest >> 140:
-            break
-    mass = largest
-    for k in range(mode, 0, -1):
-        mass = mass * (k * other) // ((trials - k + 1) * threshold)
-        if mass < largest >> 140:
-            break
-        below.append(mass)
-    return AliasTable.of(mode - len(below), below[::-1] + above)
-
-
-# -- exact laws on 0, 1, 2, … -------------------------------------------------------------------------------
 
 _MOST_LISTED = 1 << 23  # entries of a table of tails
 _SPARE_BITS = 128  # with which tails are computed beyond the digits that a table holds
@@ -231,14 +50,14 @@ class CountLaw(Ranged, ABC):
     def line(self) -> tuple[int, int, int]:
         """``slope``, ``start`` and ``scale``, whole numbers."""
 
-    @abstractmethod
-    def ends(self) -> tuple[decimal.Decimal, decimal.Decimal]:
-        """p(0) and the factor, to the precision of the decimal context."""
-
     @property
     @abstractmethod
-    def bits(self) -> int:
-        """Binary places of p(0) before its first digit, at least: −log2 p(0), rounded up."""
+    def mode(self) -> int:
+        """The most likely number, or one next to it."""
+
+    def factor(self) -> decimal.Decimal:
+        """The factor, to the precision of the decimal context."""
+        return decimal.Decimal(1)
 
     @property
     @abstractmethod
@@ -254,13 +73,37 @@ class CountLaw(Ranged, ABC):
 
     def draw(self, size: int, *, randomness: Randomness) -> Tensor:
         """``size`` independent numbers, int64, on the CPU."""
-        low, high = _tail_table(self)
-        words = randomness.words(size).bitwise_and_((1 << PROBABILITY_BITS) - 1)
-        found = len(low) - torch.searchsorted(low, words, right=True)
-        unclear = (len(high) - torch.searchsorted(high, words, right=True) != found) | (words == 0)
-        for i in unclear.nonzero().squeeze(1).tolist():
-            found[i] = _decided(self, int(words[i]), randomness=randomness)
-        return found
+        table, found = _tail_table(self), np.empty(size, dtype=np.int64)
+        for start in range(0, size, 1 << 16):
+            words = randomness.words(min(1 << 16, size - start)).bitwise_and_(WHOLE - 1).numpy()
+            found[start : start + len(words)], unclear = table.look_up(words)
+            for i in np.flatnonzero(unclear):
+                found[start + i] = _decided(self, int(words[i]), randomness=randomness)
+        return torch.from_numpy(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinomialLaw(CountLaw):
+    """How many of so many trials succeed, each with probability ``threshold``/2**62."""
+
+    trials: Annotated[int, whole_number(at_least=0)]
+    threshold: Annotated[int, whole_number(at_most=WHOLE - 1)]
+
+    @property
+    @override
+    def line(self) -> tuple[int, int, int]:
+        odds = Fraction(self.threshold, WHOLE - self.threshold)
+        return -odds.numerator, self.trials * odds.numerator, odds.denominator
+
+    @property
+    @override
+    def mode(self) -> int:
+        return min(self.trials, (self.trials + 1) * self.threshold // WHOLE)
+
+    @property
+    @override
+    def most(self) -> float:
+        return min(self.trials, 20 * math.sqrt(self.trials))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,16 +121,14 @@ class PolyaLaw(CountLaw):
     def line(self) -> tuple[int, int, int]:
         return self.shape.denominator, self.shape.numerator, self.shape.denominator
 
-    @override
-    def ends(self) -> tuple[decimal.Decimal, decimal.Decimal]:
-        factor = (-decimal.Decimal(self.rate)).exp()
-        power = decimal.Decimal(self.shape.numerator) / self.shape.denominator
-        return ((1 - factor).ln() * power).exp(), factor
-
     @property
     @override
-    def bits(self) -> int:
-        return math.ceil(float(self.shape) * log_of_one_less(self.rate) / math.log(2)) + 1
+    def mode(self) -> int:
+        return math.ceil(max(0.0, float(self.shape - 1) / math.expm1(self.rate) - 1))
+
+    @override
+    def factor(self) -> decimal.Decimal:
+        return (-decimal.Decimal(self.rate)).exp()
 
     @property
     @override
@@ -307,14 +148,14 @@ class PoissonLaw(CountLaw):
     def line(self) -> tuple[int, int, int]:
         return 0, 1, 1
 
-    @override
-    def ends(self) -> tuple[decimal.Decimal, decimal.Decimal]:
-        return (-decimal.Decimal(self.mean)).exp(), decimal.Decimal(self.mean)
-
     @property
     @override
-    def bits(self) -> int:
-        return math.ceil(self.mean / math.log(2)) + 1
+    def mode(self) -> int:
+        return int(self.mean)
+
+    @override
+    def factor(self) -> decimal.Decimal:
+        return decimal.Decimal(self.mean)
 
     @property
     @override
@@ -322,30 +163,70 @@ class PoissonLaw(CountLaw):
         return self.mean + 100 * (1 + math.sqrt(self.mean)) if self.mean < 1 << 14 else math.inf
 
 
-def _tails(law: CountLaw, digits: int) -> tuple[list[int], list[int]]:
-    """Whole numbers at most, and at least, 2**digits times P[X ≥ j], for all j ≥ 1 where that reaches 1.
+def _tails(law: CountLaw, digits: int) -> tuple[int, list[int], list[int]]:
+    """A number, and whole numbers at most, and at least, 2**digits times P[X ≥ j], for all j after it.
 
-    Both increase, so the first entries are those of the largest j.
+    Both increase, so the first entries are those of the largest j. Left out are tails below 2**−digits, or as
+    near to 1.
     """
-    spare = _SPARE_BITS + law.bits
-    places = digits + spare
+    places = digits + _SPARE_BITS
     slope, start, scale = law.line
     with decimal.localcontext(decimal.Context(prec=math.ceil(0.302 * places) + 40)):
-        first, factor = (int(value * (1 << places)) for value in law.ends())
-    mass, tail, k = first, (1 << places) - first, 0
-    low, high, unit, off = [], [], 1 << spare, _OFF << law.bits
-    while tail + off >= unit:
-        low.append(max(tail - off, 0) >> spare)
-        high.append(((tail + off) >> spare) + 1)
-        mass = mass * factor * (k * slope + start) // (((k + 1) * scale) << places)
-        tail, k = tail - mass, k + 1
-    return low[::-1], high[::-1]
+        exact = law.factor()
+        shift = 0 if exact == 1 else places - 4 * min(exact.adjusted(), 0)  # all digits of a small one, too
+        factor = int(exact * (1 << shift))
+    above, k = [1 << places], law.mode  # masses from that of the mode on, not normed
+    while above[-1]:
+        above.append(above[-1] * factor * (k * slope + start) // (((k + 1) * scale) << shift))
+        k += 1
+    below, j = [1 << places], law.mode
+    while below[-1] and j:
+        below.append(((below[-1] * j * scale) << shift) // (factor * ((j - 1) * slope + start)))
+        j -= 1
+    whole = sum(above) + sum(below[1:])
+    unit, tail = whole >> digits, 0
+    low, high = [], []
+    for mass in chain(reversed(above), below[1:]):
+        tail, k = tail + mass, k - 1
+        if whole - tail + _OFF < unit:
+            break
+        if tail + _OFF >= unit:
+            low.append((max(tail - _OFF, 0) << digits) // (whole + _OFF))
+            high.append(((tail + _OFF) << digits) // (whole - _OFF) + 1)
+    return k + 1, low, high
 
 
-@lru_cache(maxsize=32)
-def _tail_table(law: CountLaw) -> tuple[Tensor, Tensor]:
-    low, high = _tails(law, PROBABILITY_BITS)
-    return torch.tensor(low, dtype=torch.int64), torch.tensor(high, dtype=torch.int64)
+class _Table(NamedTuple):
+    """Tails to 62 digits, after 0 and before 2**62, and where words of the same upper bits begin in them."""
+
+    first: int
+    low: NDArray[np.int64]
+    high: NDArray[np.int64]
+    starts: NDArray[np.int32]
+    shift: int
+
+    @classmethod
+    def of(cls, law: CountLaw) -> Self:
+        first, *tails = _tails(law, PROBABILITY_BITS)
+        low, high = (np.array([0, *each, WHOLE], dtype=np.int64) for each in tails)
+        shift = PROBABILITY_BITS - min(len(low).bit_length() + 1, 22)
+        ends = np.arange((WHOLE >> shift) + 1, dtype=np.int64) << shift
+        return cls(first, low, high, (np.searchsorted(low, ends, side="right") - 1).astype(np.int32), shift)
+
+    def look_up(self, words: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The numbers that belong to words, and where further digits decide."""
+        bucket = words >> self.shift
+        place = self.starts.take(bucket).astype(np.int64)
+        crowded = np.flatnonzero(self.starts.take(bucket + 1) > place + 1)
+        place += self.low.take(place + 1) <= words
+        place[crowded] = np.searchsorted(self.low, words[crowded], side="right") - 1
+        unclear = (self.high.take(place) > words) | (words == 0) | (words == WHOLE - 1)
+        return self.first + len(self.low) - 2 - place, unclear
+
+
+@lru_cache(maxsize=64)
+def _tail_table(law: CountLaw) -> _Table:
+    return _Table.of(law)
 
 
 def _decided(law: CountLaw, word: int, *, randomness: Randomness) -> int:
@@ -354,10 +235,57 @@ def _decided(law: CountLaw, word: int, *, randomness: Randomness) -> int:
     while True:
         word = (word << 64) | (int(randomness.words(1)[0]) & ((1 << 64) - 1))
         digits += 64
-        low, high = _tails(law, digits)
-        found = len(low) - bisect_right(low, word)
-        if word and len(high) - bisect_right(high, word) == found:
-            return found
+        first, low, high = _tails(law, digits)
+        below = bisect_right(low, word)
+        if 0 < word < (1 << digits) - 1 and bisect_right(high, word) == below:
+            return first + len(low) - below
+
+
+def heads(coins: int, size: int, *, randomness: Randomness | None = None) -> Tensor:
+    """Draw ``size`` numbers of heads among ``coins`` fair coins, at most 2**44, int64, on the CPU.
+
+    For each 2**32 coins exactly the binomial within :func:`drawn_range`, which is left once in 2**564 times.
+    """
+    checks.whole("coins", coins, at_least=0, at_most=MOST_COINS)
+    checks.whole("size", size, at_least=0)
+    source = secure(randomness)
+    many, rest = divmod(coins, COINS_AT_ONCE)
+    drawn = torch.zeros(size, dtype=torch.int64)
+    for each in [rest] * (rest > 0) + [COINS_AT_ONCE] * many:
+        law, (low, high) = BinomialLaw(trials=each, threshold=WHOLE // 2), drawn_range(each)
+        found = law.draw(size, randomness=source)
+        while bool((out := (found < low) | (found > high)).any()):
+            found[out] = law.draw(int(out.sum()), randomness=source)
+        drawn += found
+    return drawn
+
+
+def drawn_range(coins: int) -> tuple[int, int]:
+    """The fewest and the most heads that :func:`heads` ever draws among so many coins.
+
+    Each part of at most 2**32 coins stays within ``DRAWN_REACH`` deviations of its middle.
+    """
+    many, rest = divmod(coins, COINS_AT_ONCE)
+    highest = many * _largest_drawn(COINS_AT_ONCE) + _largest_drawn(rest)
+    return coins - highest, highest
+
+
+def _largest_drawn(coins: int) -> int:
+    return min(coins, (coins + 1) // 2 + math.ceil(DRAWN_REACH * math.sqrt(coins) / 2))
+
+
+def drawn_binomials(events: Tensor, *, threshold: int, randomness: Randomness) -> Tensor:
+    """Draw Bin(events, threshold/2**62) for each of ``events``, in [0, 2**31], int64, on the CPU; exact."""
+    left = events.to(torch.int64).cpu().flatten().clone()
+    if left.numel() and int(left.max()) > 1 << 31:
+        raise ValueError(f"more than {1 << 31:,} clients cannot be simulated at once: simulate groups")
+    found = torch.zeros_like(left)
+    for power in range(24, -1, -1):  # the largest table is of 2**24 events, and drawn from as often as needed
+        while len(chosen := (left >> power).nonzero().squeeze(1)):
+            law = BinomialLaw(trials=1 << power, threshold=threshold)
+            found[chosen] += law.draw(len(chosen), randomness=randomness)
+            left[chosen] -= 1 << power
+    return found.reshape(events.shape)
 
 
 def drawn_poisson(size: int, *, mean: float, randomness: Randomness) -> Tensor:

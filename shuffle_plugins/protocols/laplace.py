@@ -20,7 +20,7 @@ from typing_extensions import override
 from shuffle_plugins.accounting import Floats, LaplaceRound, PrivacyTarget
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.checks import Dim, Positive, Radius
-from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
+from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivateSum
 from shuffle_plugins.protocols.draws import PolyaNoise
 from shuffle_plugins.protocols.lattices import (
     Categories,
@@ -200,10 +200,6 @@ class LaplaceHistogram(HistogramProtocol[LaplaceRound], LaplaceSum):
         """How many counts there are."""
         return self.categories
 
-    def senders(self, total: Tensor) -> int:
-        """A ValueError: a sum says nothing of it."""
-        raise ValueError("a total alone does not say how many clients it is of: pass reports=")
-
     @override
     def exceeding(self, least: float) -> float:
         steps, above = math.ceil(least * self.levels), self._tails
@@ -248,7 +244,6 @@ class LaplaceVectorSum(LaplaceSum, PrivateSum):
     """The sum of vectors in an ℓ1 ball; longer ones, in ℓ1, are scaled onto it. See :class:`LaplaceSum`."""
 
     name: ClassVar[str] = "laplace-vector-sum"
-    privacy_parameter: ClassVar[PrivacyParameter] = "noise_multiplier"
     norm: ClassVar[Norm] = Norm.L1
     lattice_type: ClassVar[type[Any]] = OneNorm
 

@@ -30,7 +30,7 @@ from shuffle_plugins.compressors.quantization import stochastic_round
 from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.core.checks import Dim, Radius, Ranged, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.rows import checked_categories, rows_at_once
+from shuffle_plugins.core.rows import checked_categories, rows_at_once, spans
 from shuffle_plugins.randomness.chacha import Keystream
 from shuffle_plugins.randomness.sources import Randomness
 
@@ -105,9 +105,13 @@ class Lattice(Ranged, ABC):
     def encode(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
         """Round each client's datum, int64 (clients, size)."""
 
-    @abstractmethod
     def encoded_sum(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
         """The sum over clients of a draw of :meth:`encode`, int64 (size,) on the CPU, in bounded memory."""
+        rows = Rows.of(x)
+        total = torch.zeros(self.size, dtype=torch.int64)
+        for start, stop in spans(rows.num_rows, width=self.size, device=rows.device, entries=1 << 20):
+            total += self.encode(rows.narrow(start, stop), randomness=randomness).sum(dim=0).cpu()
+        return total
 
     def in_units(self, sums: Tensor) -> Tensor:
         """Sums of encoded data in the units of the data, float64."""
@@ -156,107 +160,23 @@ class Interval(Lattice):
         scaled = numbers.dense().double().clamp(0.0, self.upper) / self.upper * self.levels
         return stochastic_round(scaled, randomness=randomness).clamp_(0, self.levels)
 
-    @override
-    def encoded_sum(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
-        rows = Rows.of(x)
-        total = torch.zeros(1, dtype=torch.int64)
-        for start in range(0, rows.num_rows, 1 << 20):
-            part = rows.narrow(start, min(start + (1 << 20), rows.num_rows))
-            total += self.encode(part, randomness=randomness).sum(dim=0).cpu()
-        return total
 
+class _Cells(Lattice):
+    """``levels`` steps in each of some cells, equally many for each client, and none elsewhere."""
 
-@dataclass(frozen=True, kw_only=True)
-class OneHot(Lattice):
-    """A category c of K as ``levels`` steps in coordinate c and none elsewhere; −1 as none at all."""
-
-    categories: Categories
-    levels: Levels
     rounding_variance = 0.0
 
     @property
-    @override
-    def size(self) -> int:
-        return self.categories
-
-    @property
-    def step(self) -> float:
-        """One step in clients."""
-        return 1 / self.levels
-
-    @property
-    def sensitivity(self) -> float:
-        """√2·levels: replacing a client moves two counts by ``levels`` each. Rounded up."""
-        return math.nextafter(self.diameter, math.inf)
-
-    @property
-    @override
-    def norm_bound(self) -> float:
-        return float(self.levels)
-
-    @property
-    @override
-    def l1_sensitivity(self) -> int:
-        return 2 * self.levels
-
-    @property
-    @override
-    def moved(self) -> int:
-        return 2
-
-    @property
-    def attained(self) -> int:
-        """One category's count moves by this much; the other one that moves is left out of the bound."""
-        return self.levels
-
-    @property
-    @override
-    def diameter(self) -> float:
-        return math.sqrt(2) * self.levels
-
-    @override
-    def encode(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
-        held = checked_categories(x, categories=self.categories, least=-1)
-        encoded = torch.zeros(len(held), self.categories + 1, dtype=torch.int64, device=held.device)
-        return encoded.scatter_(1, (held + 1).unsqueeze(1), self.levels)[:, 1:]
-
-    @override
-    def encoded_sum(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
-        held = checked_categories(x, categories=self.categories, least=-1)
-        return torch.bincount(held + 1, minlength=self.categories + 1)[1:].cpu() * self.levels
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dyadic(Lattice):
-    """A number in [lower, upper] as one step in each of some histograms, of 2, 4, …, ``leaves`` cells.
-
-    They stand one after the other; numbers outside are brought inside, and one that is not a number counts as
-    ``lower``. Nothing is rounded beyond the cell.
-    """
-
-    lower: float
-    upper: float
-    leaves: Leaves = 1 << 10
-    levels: Levels = 1
-    rounding_variance = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.leaves & (self.leaves - 1):
-            raise ValueError(f"leaves must be a power of two, got {self.leaves}")
-        checks.number("upper", self.upper, above=checks.number("lower", self.lower))
-
-    @property
+    @abstractmethod
     def depth(self) -> int:
-        """How many histograms there are."""
-        return self.leaves.bit_length() - 1
+        """How many cells a datum is in."""
+
+    @abstractmethod
+    def cells(self, x: Tensor | Rows) -> Tensor:
+        """Every client's cells, int64 (clients, depth), as places in the whole vector; −1 for none."""
 
     @property
     @override
-    def size(self) -> int:
-        return 2 * self.leaves - 2
-
-    @property
     def step(self) -> float:
         """One step in clients."""
         return 1 / self.levels
@@ -264,6 +184,7 @@ class Dyadic(Lattice):
     @property
     @override
     def sensitivity(self) -> float:
+        """√(2·depth)·levels: replacing a client moves 2·depth counts by ``levels`` each. Rounded up."""
         return math.nextafter(self.diameter, math.inf)
 
     @property
@@ -282,12 +203,77 @@ class Dyadic(Lattice):
         return 2 * self.depth
 
     @property
+    @override
     def attained(self) -> int:
-        """Each of the counts that move, of numbers in different halves, moves by this much."""
+        """One cell's count moves by this much; the others that move are left out of the bound."""
         return self.levels
 
+    @override
+    def encode(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
+        cells = self.cells(x)
+        encoded = torch.zeros(len(cells), self.size + 1, dtype=torch.int64, device=cells.device)
+        return encoded.scatter_(1, cells + 1, self.levels)[:, 1:]
+
+    @override
+    def encoded_sum(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
+        counts = torch.bincount(self.cells(x).flatten() + 1, minlength=self.size + 1)
+        return counts[1:].cpu() * self.levels
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneHot(_Cells):
+    """A category c of K as ``levels`` steps in coordinate c and none elsewhere; −1 as none at all."""
+
+    categories: Categories
+    levels: Levels
+    depth = 1
+
+    @property
+    @override
+    def size(self) -> int:
+        return self.categories
+
+    @property
+    @override
+    def norm_bound(self) -> float:
+        return float(self.levels)
+
+    @override
     def cells(self, x: Tensor | Rows) -> Tensor:
-        """Every number's cells, int64 (clients, depth), as places in the whole vector."""
+        return checked_categories(x, categories=self.categories, least=-1).unsqueeze(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dyadic(_Cells):
+    """A number in [lower, upper] as one step in each of some histograms, of 2, 4, …, ``leaves`` cells.
+
+    They stand one after the other; numbers outside are brought inside, and one that is not a number counts as
+    ``lower``. Nothing is rounded beyond the cell.
+    """
+
+    lower: float
+    upper: float
+    leaves: Leaves = 1 << 10
+    levels: Levels = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.leaves & (self.leaves - 1):
+            raise ValueError(f"leaves must be a power of two, got {self.leaves}")
+        checks.number("upper", self.upper, above=checks.number("lower", self.lower))
+
+    @property
+    @override
+    def depth(self) -> int:
+        return self.leaves.bit_length() - 1
+
+    @property
+    @override
+    def size(self) -> int:
+        return 2 * self.leaves - 2
+
+    @override
+    def cells(self, x: Tensor | Rows) -> Tensor:
         rows = Rows.of(x)
         if rows.dim != 1:
             raise ValueError(f"quantiles are of numbers, (clients, 1), got rows of {rows.dim}")
@@ -297,16 +283,6 @@ class Dyadic(Lattice):
         first = [(2 << level) - 2 for level in range(self.depth)]
         places = [(leaf >> (self.depth - 1 - level)) + first[level] for level in range(self.depth)]
         return torch.stack(places, dim=1)
-
-    @override
-    def encode(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
-        cells = self.cells(x)
-        encoded = torch.zeros(len(cells), self.size, dtype=torch.int64, device=cells.device)
-        return encoded.scatter_(1, cells, self.levels)
-
-    @override
-    def encoded_sum(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
-        return torch.bincount(self.cells(x).flatten(), minlength=self.size).cpu() * self.levels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -375,16 +351,6 @@ class OneNorm(_Ball):
             dim=1, prepend=torch.zeros(len(dense), 1, dtype=torch.float64, device=dense.device)
         )
         return (steps * dense.sign()).to(torch.int64)
-
-    @override
-    def encoded_sum(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
-        rows = Rows.of(x)
-        total = torch.zeros(self.dim, dtype=torch.int64)
-        each = rows_at_once(self.dim, device=rows.device, entries=1 << 20)
-        for start in range(0, rows.num_rows, each):
-            part = rows.narrow(start, min(start + each, rows.num_rows))
-            total += self.encode(part, randomness=randomness).sum(dim=0).cpu()
-        return total
 
 
 def drawn_coordinates(rows: Rows, *, radius: float, signed: bool, randomness: Randomness) -> Tensor:

@@ -49,28 +49,6 @@ def scalar_sum(
     )
 
 
-def scalar_sum_instance(
-    *,
-    cohort: int,
-    epsilon: float,
-    delta: float,
-    distance: float,
-    upper: float = 1.0,
-    levels: int | None = None,
-) -> float:
-    """ε at δ of P_1D for two data sets that differ in one client's number, by ``distance``: Lemma 3.1(1).
-
-    ε·(2/g + |x − x'|/Δ), with the coins of :func:`scalar_sum`.
-    """
-    _check(epsilon, delta)
-    checks.number("distance", distance, at_least=0, at_most=upper)
-    least = math.ceil(upper * math.sqrt(cohort))
-    steps = least if levels is None else levels
-    if steps < least:
-        raise ValueError(f"the lemma needs at least {least} levels, got {levels}")
-    return epsilon * (2 / steps + distance / upper)
-
-
 def vector_sum(*, dim: int, cohort: int, epsilon: float, delta: float) -> PublishedSum:
     """P_vec for vectors of norm at most 1, by the proof of Theorem 3.2.
 

@@ -25,7 +25,7 @@ from shuffle_plugins.accounting.terms import MAX_POPULATION, honest_clients
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.checks import Ranged, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.base import Norm, Reporter, Summation
+from shuffle_plugins.mechanisms.base import Norm, PrivacyParameter, Reporter, Summation
 from shuffle_plugins.protocols.lattices import Lattice, Levels
 from shuffle_plugins.randomness.sources import Randomness, secure
 
@@ -132,6 +132,8 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
 
     A subclass gives its parameters for a noise, what a client sends, and the round of those present.
     """
+
+    privacy_parameter: ClassVar[PrivacyParameter] = "noise_multiplier"
 
     in_secret: ClassVar[bool] = False
     """Whether it is known what a round costs whose clients take part in secret."""
@@ -264,6 +266,13 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
             raise unreachable(target, cohort=cohort)
         calibrated: Self = built(1 / found)
         return calibrated
+
+    def senders(self, total: Any) -> int:
+        """How many clients a total is of; a ValueError if it does not say so."""
+        raise ValueError("a total alone does not say how many clients it is of: pass reports=")
+
+    def _count(self, total: Any, reports: int | None) -> int:
+        return self.senders(total) if reports is None else checks.whole("reports", reports, at_least=0)
 
     @abstractmethod
     def estimate(self, total: Any, *, reports: int | None = None) -> Any:
@@ -435,10 +444,10 @@ class LabelledSum(SummingProtocol[_R]):
             foreign=int((~known).sum()),
         )
 
+    @override
     def senders(self, total: Tensor | Tally) -> int:
-        """How many clients' messages a tally is of; a ValueError if it does not say so."""
         if not isinstance(total, Tally):
-            raise ValueError("a total alone does not say how many clients it is of: pass reports=")
+            return super().senders(total)
         sent = self._sent(total)
         count, rest = divmod(int(sent[0]), self._each)
         if rest or bool((sent != sent[0]).any()):
@@ -454,8 +463,7 @@ class LabelledSum(SummingProtocol[_R]):
         numbers = self._total_of(total) if isinstance(total, Tally) else total
         if numbers.shape != (self.labels,):
             raise ValueError(f"a total is ({self.labels},), got {tuple(numbers.shape)}")
-        count = checks.whole("reports", self.senders(total) if reports is None else reports, at_least=0)
-        return self._estimated(numbers, count)
+        return self._estimated(numbers, self._count(total, reports))
 
     _each = 1  # messages that a client sends at every place of which it is known how many came
 
@@ -582,9 +590,6 @@ class HistogramProtocol(SummingProtocol[_R]):
         def labels(self) -> int:
             """How many counts there are."""
 
-        def senders(self, total: Any) -> int:
-            """How many clients a tally is of; a ValueError if it does not say so."""
-
         def _sum(self, total: Any, *, reports: int | None = None) -> Tensor: ...
 
     @abstractmethod
@@ -627,7 +632,7 @@ class HistogramProtocol(SummingProtocol[_R]):
 
     @override
     def estimate(self, total: Tensor | Tally, *, reports: int | None = None) -> Histogram:
-        count = self.senders(total) if reports is None else checks.whole("reports", reports, at_least=0)
+        count = self._count(total, reports)
         return Histogram(
             counts=self._sum(total, reports=count),
             reports=count,

@@ -23,7 +23,7 @@ from shuffle_plugins.compressors.quantization import SignThresholds
 from shuffle_plugins.core import ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.checks import Count, Dim, Positive, Radius, one_of
 from shuffle_plugins.core.rows import rows_at_once
-from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
+from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivateSum
 from shuffle_plugins.mechanisms.bit_planes import (
     MAX_LEVELS,
     NEXT_TO_NOTHING,
@@ -316,7 +316,6 @@ class BallSum(TaggedSum, PrivateSum):
     """
 
     name: ClassVar[str] = "multi-message"
-    privacy_parameter: ClassVar[PrivacyParameter] = "noise_multiplier"
     norm: ClassVar[Norm] = Norm.L2
 
     radius: Radius = 1.0

@@ -20,8 +20,8 @@ from shuffle_plugins.compressors.quantization import flip_threshold
 from shuffle_plugins.core import Reports, Rows, checks
 from shuffle_plugins.core.checks import Count, Dim, Radius, in_range, one_of
 from shuffle_plugins.core.rows import checked_categories, rows_at_once
-from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
-from shuffle_plugins.protocols.draws import DRAWN_DISTANCE, drawn_binomials
+from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivateSum
+from shuffle_plugins.protocols.draws import drawn_binomials
 from shuffle_plugins.protocols.lattices import drawn_coordinates
 from shuffle_plugins.protocols.sums import CountSum, HistogramProtocol, check_bits, unreachable
 from shuffle_plugins.randomness.chacha import WHOLE
@@ -120,7 +120,7 @@ class UnaryCounts(CountSum[CountedRound]):
             length=self.size,
             ones=self.ones,
             encoding=self.encoding,
-            distance=min(1.0, 2 * self.ones * DRAWN_DISTANCE + who["cohort"] * self.false_positive_rate),
+            distance=min(1.0, who["cohort"] * self.false_positive_rate),
             honest=honest,
             **who,
         )
@@ -312,7 +312,6 @@ class UnaryL1Sum(UnaryCounts, PrivateSum):
     """
 
     name: ClassVar[str] = "unary-l1-sum"
-    privacy_parameter: ClassVar[PrivacyParameter] = "noise_multiplier"
     norm: ClassVar[Norm] = Norm.L1
 
     dim: Dim

@@ -16,7 +16,7 @@ from shuffle_plugins.accounting.rounds.sums import LARGEST_COEFFICIENT, Coeffici
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.checks import Dim, Radius
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
+from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivateSum
 from shuffle_plugins.protocols.coins import CoinSum
 from shuffle_plugins.protocols.draws import drawn_range, heads
 from shuffle_plugins.protocols.lattices import FixedPoint
@@ -44,7 +44,6 @@ class WindowedSum(CoinSum, PrivateSum):
     """
 
     name: ClassVar[str] = "windowed-sum"
-    privacy_parameter: ClassVar[PrivacyParameter] = "noise_multiplier"
     norm: ClassVar[Norm] = Norm.L2
     lattice_type: ClassVar[type[Any]] = FixedPoint
 

@@ -1,4 +1,7 @@
-"""Every registered mechanism, whoever registers it, passes the audit, and the audit says something."""
+"""Sound mechanisms pass the audit in rounds of every kind, and the audit says something.
+
+Single reports and tiny shuffles of every registered mechanism are audited by the conformance suite.
+"""
 
 import math
 
@@ -15,13 +18,11 @@ from shuffle_plugins.auditing import (
     audit_local,
     audit_round,
 )
-from shuffle_plugins.mechanisms import available, get
+from shuffle_plugins.mechanisms import get
 from shuffle_plugins.randomness import SeededRandomness
 
 CONFIDENCE = 0.999
-DIMENSIONS = (1, 4)
-FAST = ("binary-rr", "k-rr", "laplace", "linf-coordinate", "privunit")
-THOROUGHLY = (("binary-rr", 1), ("privunit", 4))  # in rounds of every kind; sampling is the same for all
+SOUND = (("binary-rr", 1), ("k-rr", 4), ("laplace", 4), ("linf-coordinate", 4), ("privunit", 4))
 ROUNDS = {
     "local": ({"population": 1, "cohort": 1, "sampling": "full"}, 1e-3, 1),
     "full": ({"population": 12, "cohort": 12, "sampling": "full"}, 1e-2, 1),
@@ -36,31 +37,10 @@ ROUNDS = {
 }
 
 
-def build(name, *, dim, local_epsilon=2.0):
-    try:
-        return get(name, local_epsilon=local_epsilon, dim=dim)
-    except ValueError:
-        return None
-
-
-CASES = [
-    (name, dim)
-    for name in available("vectors", "categories")
-    for dim in DIMENSIONS
-    if (name in FAST or dim == max(DIMENSIONS)) and build(name, dim=dim) is not None
-]
-LISTED = ("l1-hadamard", "l2-bit-planes", "l2-block", "linf-bit-planes", "linf-block", "sampled-bits", "sqkr")
-"""Small shuffles of these are listed for the same claim in ``testing/test_conformance_builtin.py``."""
-ROUND_CASES = [
-    pytest.param(
-        name,
-        dim,
-        kind,
-        marks=[] if name == "binary-rr" or (kind == "full" and name in FAST) else pytest.mark.slow,
-    )
-    for name, dim in CASES
-    if name not in LISTED and not name.endswith("-seed")  # rounds of which take half a minute
-    for kind in (ROUNDS if (name, dim) in THOROUGHLY else ("full",))
+KINDS = [
+    *(("binary-rr", 1, kind) for kind in ROUNDS),  # which are fast
+    *((name, dim, "full") for name, dim in SOUND[1:]),
+    *(("privunit", 4, kind) for kind in ROUNDS if kind != "full"),
 ]
 TELLING = ("local", "full", "poisson, server")
 
@@ -76,10 +56,10 @@ def certified(mechanism, fields, *, delta, num_steps=1):
     return generic, min(bounds)
 
 
-@pytest.mark.parametrize(("name", "dim", "kind"), ROUND_CASES)
+@first_fast(("name", "dim", "kind"), KINDS, fast=len(ROUNDS) + len(SOUND) - 1)
 def test_what_is_certified_withstands_the_attack(name, dim, kind):
     fields, delta, num_steps = ROUNDS[kind]
-    mechanism = build(name, dim=dim)
+    mechanism = get(name, local_epsilon=2.0, dim=dim)
     shuffle_round, upper = certified(mechanism, fields, delta=delta, num_steps=num_steps)
     result = audit_round(
         mechanism,
@@ -91,23 +71,22 @@ def test_what_is_certified_withstands_the_attack(name, dim, kind):
         randomness=SeededRandomness(1),
     )
     assert result.consistent_with(upper), f"{result} but {upper} is certified"
-    assert result.epsilon > 0 or kind not in TELLING or mechanism.local_delta > 0
+    assert result.epsilon > 0 or kind not in TELLING
 
 
-@pytest.mark.parametrize(("name", "dim"), CASES)
+@pytest.mark.parametrize(("name", "dim"), SOUND)
 @first_fast("local_epsilon", [0.5, 3.0])
 def test_reports_withstand_the_attack_at_the_declared_local_epsilon(name, dim, local_epsilon):
-    mechanism = build(name, dim=dim, local_epsilon=local_epsilon)
+    mechanism = get(name, local_epsilon=local_epsilon, dim=dim)
     result = audit_local(
         mechanism,
         delta=mechanism.local_delta,
-        num_trials=10_000 if name.endswith("-seed") else 20_000,
+        num_trials=20_000,
         confidence=CONFIDENCE,
         randomness=SeededRandomness(2),
     )
     assert result.consistent_with(local_epsilon), str(result)
-    share = 0 if mechanism.local_delta > 0 else 0.5 if mechanism.blanket().exact else 0.25
-    assert result.epsilon >= share * local_epsilon
+    assert result.epsilon >= (0.5 if mechanism.blanket().exact else 0.25) * local_epsilon
 
 
 @first_fast(
@@ -126,7 +105,7 @@ def test_reports_withstand_the_attack_at_the_declared_local_epsilon(name, dim, l
     ids=["full", "sampled", "server"],
 )
 def test_where_the_worst_case_is_attained_the_audit_comes_close(name, dim, fields, delta, share):
-    mechanism = build(name, dim=dim)
+    mechanism = get(name, local_epsilon=2.0, dim=dim)
     shuffle_round, upper = certified(mechanism, fields, delta=delta)
     result = audit_round(
         mechanism, shuffle_round, delta=delta, num_trials=50_000, randomness=SeededRandomness(1)

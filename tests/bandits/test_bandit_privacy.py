@@ -246,6 +246,3 @@ def test_laplace_width_holds_and_is_not_idle() -> None:
     for failure in (0.3, 0.01):
         beyond = (np.abs(sums) > laplace_width(**given, failure=2 * failure)).mean()
         assert failure / 100 < beyond <= failure
-
-
-# -- refusals ---------------------------------------------------------------------------------------------

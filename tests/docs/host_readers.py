@@ -293,11 +293,6 @@ has(FLOWER, "Sums of many messages", lambda: in_flower() | {"model": nn.Linear(9
 has(FLOWER, "Windows of sums", lambda: in_flower() | {"model": nn.Linear(9, 1)}, slow=True)
 has(
     FLOWER,
-    "Shuffling between organisations",
-    lambda: in_flower() | {"app": an_app(), "abbreviated": public_keys("90c3…")},
-)
-has(
-    FLOWER,
     "Sums that nobody sees",
     lambda: (
         in_flower() | {"app": an_app(), "protocol": FEW_COINS, "abbreviated": public_keys("90c3…", "7b1e…")}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from example_scripts import example_script
 from flwr.app import Context, RecordDict
 from recorded_grid import RecordedGrid, app_modules, contents
 
@@ -160,16 +160,7 @@ def test_no_server_destroys_a_personal_model(apps, config):
     assert all(torch.equal(value, before[0][name]) for name, value in after.items())
 
 
-@pytest.fixture(scope="module")
-def page() -> str:
-    return (FOLDER.parents[1] / "docs" / "reference" / "benchmarks.md").read_text()
-
-
-def test_the_page_shows_the_table_of_the_committed_results(page):
-    sys.path.insert(0, str(FOLDER.parent))
-    try:
-        import adaped_mnist
-
-        assert adaped_mnist.table(json.loads(adaped_mnist.RESULTS.read_text())) in page
-    finally:
-        sys.path.remove(str(FOLDER.parent))
+def test_the_page_shows_the_table_of_the_committed_results():
+    page = (FOLDER.parents[1] / "docs" / "reference" / "benchmarks.md").read_text()
+    with example_script("adaped_mnist") as measured:
+        assert measured.table(json.loads(measured.RESULTS.read_text())) in page

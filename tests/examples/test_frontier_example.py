@@ -4,44 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-import sys
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from example_scripts import example_folder
 
 from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms import BlanketMixedGaussian, PrivUnit
 from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.randomness import SeededRandomness
 
-FOLDER = Path(__file__).parents[2] / "examples" / "frontier"
-NAMES = ("arms", "data", "page", "run", "training")
-
 
 @pytest.fixture(scope="module")
 def frontier():
-    """The scripts of the folder, which import each other by bare names."""
-    paths = [str(FOLDER), str(FOLDER.parent)]
-    before = {name: sys.modules.pop(name, None) for name in NAMES}
-    sys.path[:0] = paths
-    try:
-        import arms
-        import data
-        import page
-        import run
-        import training
-
-        yield SimpleNamespace(arms=arms, data=data, page=page, run=run, training=training)
-    finally:
-        for path in paths:
-            sys.path.remove(path)
-        for name in NAMES:
-            del sys.modules[name]
-            if before[name] is not None:
-                sys.modules[name] = before[name]
+    with example_folder("frontier", "arms", "data", "page", "run", "training") as found:
+        yield found
 
 
 @pytest.fixture

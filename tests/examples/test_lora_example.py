@@ -3,40 +3,20 @@
 from __future__ import annotations
 
 import copy
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from example_scripts import example_folder
 from peft import PeftModel
 from transformers import BertConfig, BertModel
 
-FOLDER = Path(__file__).parents[2] / "examples" / "lora"
-NAMES = ("model", "page", "run", "train")
-
 
 @pytest.fixture(scope="module")
-def lora() -> Iterator[SimpleNamespace]:
-    """The scripts of the folder, which import each other by bare names."""
-    before = {name: sys.modules.pop(name, None) for name in NAMES}
-    sys.path.insert(0, str(FOLDER))
-    try:
-        import model
-        import page
-        import run
-        import train
-
-        yield SimpleNamespace(model=model, page=page, run=run, train=train)
-    finally:
-        while str(FOLDER) in sys.path:
-            sys.path.remove(str(FOLDER))
-        for name in NAMES:
-            sys.modules.pop(name, None)
-            if before[name] is not None:
-                sys.modules[name] = before[name]
+def lora():
+    with example_folder("lora", "model", "page", "run", "train") as found:
+        yield found
 
 
 @pytest.fixture

@@ -81,18 +81,13 @@ class Parties:
                 "shuffle-min-batch": 3,
             }
             self.deployment.start_supernode(name, node_config=config)
-        for i in range(len(self.client_keys)):
-            config = {
-                "partition-id": i,
-                "num-partitions": len(self.client_keys),
-                "shuffle-max-local-epsilon": math.inf,
-                "shuffle-max-epsilon": 1000.0,
-                "shuffle-delta": 1e-3,
-                "shuffle-ledger-file": str(self.secrets / f"client-{i}.db"),
-                "shuffle-aggregator-public-keys": public,
-                "shuffle-signing-key-file": str(self.secrets / f"client-{i}.key"),
-            }
-            self.clients.append(self.deployment.start_supernode(f"client-{i}", node_config=config))
+        limits = {
+            "shuffle-max-local-epsilon": math.inf,
+            "shuffle-max-epsilon": 1000.0,
+            "shuffle-delta": 1e-3,
+            "shuffle-aggregator-public-keys": public,
+        }
+        self.clients = [self.start_client(i, limits=limits) for i in range(len(self.client_keys))]
         return public
 
     def start_mixer(self) -> Program:
@@ -105,15 +100,19 @@ class Parties:
         }
         return self.deployment.start_supernode("mixer", node_config=config)
 
-    def start_client(self, partition: int) -> Program:
+    def start_client(self, partition: int, *, limits: Mapping[str, str | float] | None = None) -> Program:
+        """Start a client that agrees to these limits, or to reports by the mix node."""
+        mixed = {
+            "shuffle-max-local-epsilon": 8.0,
+            "shuffle-max-rounds": 1000,
+            "shuffle-mixer-public-key": self.mixer_public_key,
+        }
         config = {
             "partition-id": partition,
             "num-partitions": len(self.client_keys),
-            "shuffle-max-local-epsilon": 8.0,
-            "shuffle-max-rounds": 1000,
             "shuffle-ledger-file": str(self.secrets / f"client-{partition}.db"),
-            "shuffle-mixer-public-key": self.mixer_public_key,
             "shuffle-signing-key-file": str(self.secrets / f"client-{partition}.key"),
+            **(limits or mixed),
         }
         return self.deployment.start_supernode(f"client-{partition}", node_config=config)
 

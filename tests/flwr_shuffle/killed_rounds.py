@@ -26,6 +26,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import (
+    ClientLimits,
     Cyclic,
     FixedSize,
     InProcessGrid,
@@ -34,6 +35,7 @@ from flwr_shuffle import (
     SharedSumStage,
     ShuffleMod,
     ShuffleStrategy,
+    SimulatedNodes,
     Waiting,
     register_aggregator,
     register_mix_node,
@@ -43,7 +45,7 @@ from flwr_shuffle import client as mod
 from flwr_shuffle import service_nodes as nodes
 from flwr_shuffle.grids import Series
 from flwr_shuffle.inner_strategy import ModelState
-from flwr_shuffle.messages import ROLE, SERVICE_KEY, Role, instruction_of
+from flwr_shuffle.messages import ROLE, SERVICE_KEY, instruction_of
 
 from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger
@@ -51,14 +53,7 @@ from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.protocols import VectorSum, WindowedSum
 from shuffle_plugins.secure_aggregation import Aggregator, RoundVerifier
 from shuffle_plugins.secure_aggregation.aggregator import KeptSums
-from shuffle_plugins.shuffler import SpentTokens, state_beside
-from shuffle_plugins.shuffler.keys import (
-    ServiceKey,
-    SigningKey,
-    enrol_client,
-    public_key_bytes,
-    write_private_key,
-)
+from shuffle_plugins.shuffler import SpentTokens
 
 DIM = 12
 DELTA = 1e-3
@@ -216,48 +211,34 @@ class NotingFedAvg(FedAvg):
         return super().aggregate_train(server_round, replies)
 
 
-def make_keys(folder: Path) -> None:
-    for i in range(AGGREGATORS):
-        key_file, service_key = folder / f"service-{i}.key", ServiceKey.generate()
-        write_private_key(key_file, service_key)
-        SpentTokens.create(state_beside(key_file), public_key=service_key.public.sealing)
-        (folder / f"service-{i}.public").write_text(service_key.public.hex())
-    for i in range(CLIENTS):
-        key = SigningKey.generate()
-        write_private_key(folder / f"client-{i}.key", key)
-        enrol_client(folder / "enrolled", public_key_bytes(key))
+def nodes_of(context: Context, folder: Path, *, kind: str) -> SimulatedNodes:
+    """The parties' keys, which the first process makes."""
+    services = {"mixers": 1} if kind == "mixed" else {"aggregators": AGGREGATORS}
+    return SimulatedNodes(context, folder=folder / "keys", **services)
 
 
 def train(folder: Path, *, kind: str) -> None:
     shared = kind != "mixed"
-    role = Role.AGGREGATOR if shared else Role.MIXER
-    nodes = AGGREGATORS if shared else 1
-    public = [(folder / f"service-{i}.public").read_text() for i in range(nodes)]
-    pinned = "shuffle-aggregator-public-keys" if shared else "shuffle-mixer-public-key"
+    server = nodes_of(Context(1, 0, {}, RecordDict(), {}), folder, kind=kind)
+    public = server.aggregator_public_keys if shared else server.mixer_public_keys
 
-    def node_config(position: int) -> dict[str, Any]:
-        if position >= CLIENTS:
-            return {
-                ROLE: role,
-                f"shuffle-{role}-key-file": str(folder / f"service-{position - CLIENTS}.key"),
-                "shuffle-enrolled-file": str(folder / "enrolled"),
-                "shuffle-min-batch": 2,
-            }
-        return {
-            "shuffle-max-local-epsilon": math.inf if shared else 1.0,
-            **({"shuffle-max-epsilon": 1e4, "shuffle-delta": 1e-3} if shared else {}),
-            "shuffle-max-rounds": 1000,
-            "shuffle-ledger-file": str(folder / f"client-{position}.db"),
-            pinned: ",".join(public),
-            "shuffle-signing-key-file": str(folder / f"client-{position}.key"),
-        }
+    def node_config(context: Context) -> dict[str, Any]:
+        own: dict[str, Any] = nodes_of(context, folder, kind=kind).node_config
+        if ROLE not in own:
+            own["shuffle-ledger-file"] = str(folder / f"client-{own['partition-id']}.db")
+        return own
 
-    app = ClientApp(mods=[ShuffleMod()])
+    limits = ClientLimits(
+        max_local_epsilon=math.inf if shared else 1.0,
+        max_rounds=1000,
+        **({"max_epsilon": 1e4, "delta": 1e-3} if shared else {}),
+    )
+    app = ClientApp(mods=[ShuffleMod(limits=limits, node_config=node_config)])
     register_mix_node(app)
     register_aggregator(app)
     app.train()(lambda message, context: Training.train(message, context))
     notes = Notes(folder)
-    grid = NotingGrid(app, num_nodes=CLIENTS + nodes, node_config=node_config)
+    grid = NotingGrid(app, num_nodes=CLIENTS + len(public))
     inner = NotingFedAvg(fraction_evaluate=0.0)
     grid.notes = inner.notes = notes
     strategy = ShuffleStrategy(
@@ -293,7 +274,6 @@ def train(folder: Path, *, kind: str) -> None:
 def main() -> None:
     for kind in KINDS.values():
         with tempfile.TemporaryDirectory() as folder:
-            make_keys(Path(folder))
             train(Path(folder), kind=kind)
     with open(sys.argv[1]) as requests, open(sys.argv[2], "w") as answers:
         for line in requests:

@@ -8,13 +8,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr_shuffle.grids import Anonymous, InProcessGrid, Replies, Waiting
-from flwr_shuffle.messages import RECORD_KEY, Instruction, context_of, instruction_of, reply
-from flwr_shuffle.service_nodes import register_mix_node
-from flwr_shuffle.service_stages import MixNodeStage
+from flwr.serverapp.strategy import FedAvg
+from flwr_shuffle import (
+    ClientLimits,
+    MixNodeStage,
+    ShuffleMod,
+    ShuffleStrategy,
+    SimulatedNodes,
+    Waiting,
+    register_mix_node,
+)
+from flwr_shuffle.grids import Anonymous, InProcessGrid, Replies
+from flwr_shuffle.messages import RECORD_KEY, Instruction, context_of, instruction_of, payload_of, reply
+from flwr_shuffle.service_stages import ServiceStage
 
 from shuffle_plugins.core import Reports
 from shuffle_plugins.mechanisms import MechanismSpec
@@ -73,8 +83,37 @@ def client_key(file: Path) -> SigningKey:
     return key
 
 
+class ServiceRun:
+    """What a server does with its stage and its grid, in parts and as a whole."""
+
+    stage: ServiceStage
+    grid: SpiedGrid
+    dim: int
+
+    def instruction(self, **changes: Any) -> Instruction:
+        raise NotImplementedError
+
+    def answers(self, instruction: Instruction) -> list[Message]:
+        raise NotImplementedError
+
+    def begun(self, **changes: Any) -> tuple[Instruction, list[Message]]:
+        """A round's instruction, and what all clients answer."""
+        self.stage.open(self.grid)
+        instruction = self.instruction(**changes)
+        return instruction, self.answers(instruction)
+
+    def collect(self, replies: list[Message], instruction: Instruction) -> Anonymous:
+        self.stage.open(self.grid)
+        asked = Replies(messages=replies, instruction=instruction, dim=self.dim, grid=self.grid)
+        return self.stage.collect(asked)
+
+    def round(self, **changes: Any) -> Anonymous:
+        instruction, replies = self.begun(**changes)
+        return self.collect(replies, instruction)
+
+
 @dataclass(kw_only=True)
-class MixedRun:
+class MixedRun(ServiceRun):
     """Six clients and, as the first nodes, the mix nodes. ``dummies`` are positions of those that sit out."""
 
     folder: Path
@@ -85,6 +124,7 @@ class MixedRun:
     sent: dict[int, bytes] = field(default_factory=dict)
     changes: dict[int, dict[str, Any]] = field(default_factory=dict)
     connected: range | None = None
+    dim: int = DIM
     restarted: int | None = None
 
     def __post_init__(self) -> None:
@@ -145,14 +185,6 @@ class MixedRun:
         nodes = [node for node in self.grid.get_node_ids() if node not in mixers]
         return self.grid.send_and_receive([Message(content, node, "train") for node in nodes])
 
-    def collect(self, replies: list[Message], instruction: Instruction) -> Anonymous:
-        return self.stage.collect(Replies(messages=replies, instruction=instruction, dim=DIM, grid=self.grid))
-
-    def round(self) -> Anonymous:
-        self.stage.open(self.grid)
-        instruction = self.instruction()
-        return self.collect(self.answers(instruction), instruction)
-
     def _train(self, message: Message, context: Context) -> Message:
         instruction = instruction_of(message)
         assert instruction is not None
@@ -174,36 +206,55 @@ class MixedRun:
         return reply(seal(values.pop("report", honest), **values), to=message)
 
 
-def operators_files(
-    folder: Path, *, clients: int, mixers: int = 1, pinned_by_clients: int | None = None, **own: Any
-) -> tuple[Callable[[int], dict[str, Any]], list[str]]:
-    """Keys on disk for real clients, which are the first nodes, and for the mix nodes after them: the
-    ``node_config`` by position, and the mixers' public keys. Clients may have pinned fewer; ``own`` is what a
-    mixer's operator wrote beside what is needed.
+@dataclass(kw_only=True)
+class TrainedRun:
+    """Clients that train behind a mod, and mix nodes after them; a folder has everybody's keys. ``found`` is
+    what came out of the stage, round by round, and ``sizes`` how long the last replies were.
     """
-    texts = [service_key(folder / f"mixer{place}").public.hex() for place in range(mixers)]
-    for client in range(clients):
-        client_key(folder / f"client{client}")
 
-    def config(position: int) -> dict[str, Any]:
-        if position >= clients:
-            return {
-                "shuffle-role": "mixer",
-                "shuffle-mixer-key-file": str(folder / f"mixer{position - clients}"),
-                "shuffle-enrolled-file": str(folder / "enrolled"),
-                "shuffle-min-batch": 2,
-                **({"shuffle-mixer-public-key": ",".join(texts)} if mixers > 1 else {}),
-                **own,
-            }
-        return {
-            "shuffle-mixer-public-key": ",".join(texts[:pinned_by_clients]),
-            "shuffle-signing-key-file": str(folder / f"client{position}"),
-            "shuffle-max-local-epsilon": 100.0,
-            "shuffle-max-rounds": 1000,
-            "shuffle-ledger-file": str(folder / f"client{position}.db"),
-        }
+    folder: Path
+    train: Callable[[Message, Context], Message]
+    limits: ClientLimits
+    options: dict[str, Any]
+    clients: int = 8
+    mixers: int = 0
+    piece_bytes: int = 1 << 25
 
-    return config, texts
+    def __post_init__(self) -> None:
+        self.found: list[Anonymous] = []
+        mod = ShuffleMod(limits=self.limits, node_config=lambda context: self._nodes(context).node_config)
+        self.app = ClientApp(mods=[mod])
+        self.app.train()(self.train)
+        register_mix_node(self.app)
+        self.grid = InProcessGrid(self.app, num_nodes=self.clients + self.mixers)
+        keys = self._nodes(Context(1, 0, {}, RecordDict(), {})).mixer_public_keys
+        waiting = Waiting(discovery_timeout=5.0, poll_interval=0.05)
+        self.stage = (
+            MixNodeStage(mixer_public_key=keys, piece_bytes=self.piece_bytes, waiting=waiting)
+            if keys
+            else None
+        )
+
+    def _nodes(self, context: Context) -> SimulatedNodes:
+        return SimulatedNodes(context, mixers=self.mixers, folder=self.folder)
+
+    def strategy(self, **changes: Any) -> ShuffleStrategy:
+        chosen = {"population": self.clients, "shuffler": self.stage, **self.options, **changes}
+        strategy = ShuffleStrategy(FedAvg(fraction_evaluate=0.0), **chosen)
+        stage = strategy.settings.stage
+        collect = stage.collect
+
+        def spied(replies: Replies) -> Anonymous:
+            self.sizes = {len(payload_of(reply)) for reply in replies.answers}
+            self.found.append(collect(replies))
+            return self.found[-1]
+
+        stage.collect = spied  # type: ignore[method-assign]
+        return strategy
+
+    def run(self, strategy: ShuffleStrategy, *, dim: int = 4, rounds: int = 1) -> Any:
+        start = ArrayRecord({"w": Array(np.zeros(dim, dtype=np.float32))})
+        return strategy.start(self.grid, start, num_rounds=rounds)
 
 
 def encoded(reports: Reports | None) -> list[bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,8 @@ from flwr_shuffle import (
     register_aggregator,
     register_mix_node,
 )
-from flwr_shuffle.grids import Anonymous, Replies
 from flwr_shuffle.messages import RECORD_KEY, Instruction
-from mixing import SpiedGrid, client_key, service_key
+from mixing import ServiceRun, SpiedGrid, client_key, service_key
 
 from shuffle_plugins.mechanisms import PrivateSum, SumSpec
 from shuffle_plugins.protocols import VectorSum
@@ -41,7 +39,7 @@ def update_of(client: int) -> np.ndarray:
 
 
 @dataclass(kw_only=True)
-class SharedRun:
+class SharedRun(ServiceRun):
     """Six clients behind two aggregators, which are the first nodes."""
 
     folder: Path
@@ -50,14 +48,14 @@ class SharedRun:
     minimum: int = 3
     mechanism: PrivateSum = SUM
     max_epsilon: float = 1e4
-    train: Callable[[Message, Context], Message] | None = None
+    dim: int = DIM
 
     def __post_init__(self) -> None:
         self.keys = [service_key(self.folder / f"aggregator{i}") for i in range(self.aggregators)]
         self.enrolled = self.folder / "enrolled"
         self.signing_keys = [client_key(self.folder / f"client{i}") for i in range(self.clients)]
         self.app = ClientApp(mods=[ShuffleMod()])
-        self.app.train()(self.train or self._train)
+        self.app.train()(self._train)
         register_aggregator(self.app)
         register_mix_node(self.app)
         self.grid = SpiedGrid(self.app, num_nodes=self.aggregators + self.clients, node_config=self.config)
@@ -119,14 +117,6 @@ class SharedRun:
         content = RecordDict({"arrays": arrays, RECORD_KEY: instruction.to_record()})
         messages = [Message(content, node, "train") for node in self.nodes[self.aggregators :]]
         return self.grid.send_and_receive(messages)
-
-    def collect(self, replies: list[Message], instruction: Instruction) -> Anonymous:
-        self.stage.open(self.grid)
-        return self.stage.collect(Replies(messages=replies, instruction=instruction, dim=DIM, grid=self.grid))
-
-    def round(self) -> Anonymous:
-        instruction = self.instruction()
-        return self.collect(self.answers(instruction), instruction)
 
     def _train(self, message: Message, context: Context) -> Message:
         moved = message.content["arrays"]["w"].numpy() + update_of(int(context.node_config["partition-id"]))

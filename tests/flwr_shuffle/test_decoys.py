@@ -11,24 +11,15 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import (
     ClientsRefused,
     Counts,
     FixedSize,
-    InProcessGrid,
-    MixNodeStage,
     QueryGrid,
     SelfSampling,
-    ShuffleMod,
-    ShuffleStrategy,
     SummingStage,
-    Waiting,
-    register_mix_node,
 )
-from flwr_shuffle.messages import payload_of
-from mixing import operators_files
+from mixing import TrainedRun
 
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.ledger import ClientLimits
@@ -36,62 +27,35 @@ from shuffle_plugins.protocols import DecoyVectorSum
 
 CLIENTS, DIM = 8, 4
 SUM = DecoyVectorSum(dim=DIM, cohort=CLIENTS, decoys=9.0, signed=False)
-WAITING = Waiting(discovery_timeout=5.0, poll_interval=0.05)
 
 
-class World:
-    """Eight clients that hold a category each, in this process; with mixers, every operator's own files."""
+def trained(message: Message, context: Context) -> Message:
+    moved = message.content["arrays"]["w"].numpy().copy()
+    moved[int(context.node_config["partition-id"]) % 3] += 1
+    content = {"arrays": ArrayRecord({"w": Array(moved)}), "metrics": MetricRecord({"num-examples": 1})}
+    return Message(RecordDict(content), reply_to=message)
 
-    def __init__(self, folder: Path, *, mixers: int = 1, limit: float = math.inf) -> None:
-        config, keys = operators_files(folder, clients=CLIENTS, mixers=max(mixers, 1))
-        limits = ClientLimits(max_local_epsilon=limit, max_rounds=100, max_epsilon=50.0, delta=1e-3)
-        self.app = app = ClientApp(mods=[ShuffleMod(limits=limits)])
-        app.train()(self.train)
-        register_mix_node(app)
 
-        def own(position: int) -> dict[str, Any]:
-            found = config(position)
-            more = {"max-local-epsilon": limit, "max-epsilon": 50.0, "delta": 1e-3}
-            return found | ({f"shuffle-{key}": more[key] for key in more} if position < CLIENTS else {})
-
-        self.grid = InProcessGrid(app, num_nodes=CLIENTS + mixers, node_config=own if mixers else None)
-        self.stage = MixNodeStage(mixer_public_key=",".join(keys), waiting=WAITING) if mixers else None
-
-    def train(self, message: Message, context: Context) -> Message:
-        moved = message.content["arrays"]["w"].numpy().copy()
-        moved[int(context.node_config["partition-id"]) % 3] += 1
-        content = {"arrays": ArrayRecord({"w": Array(moved)}), "metrics": MetricRecord({"num-examples": 1})}
-        return Message(RecordDict(content), reply_to=message)
-
-    def strategy(self, **changes: Any) -> ShuffleStrategy:
-        settings = {"randomizer": SUM, "sampling": FixedSize(CLIENTS), "population": CLIENTS}
-        settings |= {"delta": 1e-3, "shuffler": self.stage}
-        strategy = ShuffleStrategy(FedAvg(fraction_evaluate=0.0), **{**settings, **changes})
-        stage = strategy.settings.stage
-        collect = stage.collect
-
-        def spied(replies: Any) -> Any:
-            self.sizes = {len(payload_of(reply)) for reply in replies.answers}
-            self.found = collect(replies)
-            return self.found
-
-        stage.collect = spied  # type: ignore[method-assign]
-        return strategy
-
-    def run(self, strategy: ShuffleStrategy, *, rounds: int = 1) -> Any:
-        start = ArrayRecord({"w": Array(np.zeros(DIM, dtype=np.float32))})
-        return strategy.start(self.grid, start, num_rounds=rounds)
+def world_of(folder: Path, *, mixers: int = 1, limit: float = math.inf) -> TrainedRun:
+    """Eight clients that hold a category each."""
+    return TrainedRun(
+        folder=folder,
+        train=trained,
+        limits=ClientLimits(max_local_epsilon=limit, max_rounds=100, max_epsilon=50.0, delta=1e-3),
+        options={"randomizer": SUM, "sampling": FixedSize(CLIENTS), "delta": 1e-3},
+        mixers=mixers,
+    )
 
 
 @pytest.mark.parametrize("mixers", [0, 1])
 def test_messages_come_out_one_by_one_and_count_the_categories(tmp_path: Path, mixers: int) -> None:
-    world = World(tmp_path, mixers=mixers)
+    world = world_of(tmp_path, mixers=mixers)
     strategy = world.strategy()
     result = world.run(strategy, rounds=2)
-    assert world.found.reports is not None
+    assert world.found[-1].reports is not None
     assert len(world.sizes) == 1  # however many decoys a client drew
-    assert len(world.found.reports) == CLIENTS * SUM.reports_per_client
-    labels = world.found.reports.fields[0].values.long()
+    assert len(world.found[-1].reports) == CLIENTS * SUM.reports_per_client
+    labels = world.found[-1].reports.fields[0].values.long()
     counts = torch.bincount(labels, minlength=DIM + 1)[:DIM]
     assert bool((counts[:3] >= torch.tensor([3, 3, 2])).all())
     order = labels.view(CLIENTS, -1)  # were clients' messages together, blanks would end each row
@@ -112,7 +76,7 @@ def test_a_round_of_fewer_than_the_sum_is_made_for_costs_what_was_seen(
     tmp_path: Path, valid: int, share: float
 ) -> None:
     """All clients answer, and some by nonsense: the messages of the others were seen one by one."""
-    world = World(tmp_path, mixers=0)
+    world = world_of(tmp_path, mixers=0)
     mechanism = replace(SUM, decoys=100.0, honest_fraction=share)
     strategy = world.strategy(randomizer=mechanism)
     stage = strategy.settings.stage
@@ -136,16 +100,16 @@ def test_a_round_of_fewer_than_the_sum_is_made_for_costs_what_was_seen(
 
 
 def test_stages_and_clients_that_do_not_fit_refuse(tmp_path: Path) -> None:
-    world = World(tmp_path, mixers=0)
+    world = world_of(tmp_path, mixers=0)
     with pytest.raises(ValueError, match="shuffled each by itself"):
         world.strategy(shuffler=SummingStage())
     (tmp_path / "two").mkdir()
     with pytest.raises(ValueError, match="single mixer"):
-        World(tmp_path / "two", mixers=2).strategy()
+        world_of(tmp_path / "two", mixers=2).strategy()
     with pytest.raises(ValueError, match="in secret"):
         world.strategy(sampling=SelfSampling(0.5))
     (tmp_path / "limited").mkdir()
-    limited = World(tmp_path / "limited", limit=4.0)
+    limited = world_of(tmp_path / "limited", limit=4.0)
     with pytest.raises(ClientsRefused, match="sums"):
         limited.run(limited.strategy())
 
@@ -171,7 +135,7 @@ def test_reports_of_vectors_are_unbiased(signed: bool) -> None:
 
 
 def test_a_query_through_a_mix_node_counts_by_decoys(tmp_path: Path) -> None:
-    world = World(tmp_path)
+    world = world_of(tmp_path)
 
     @world.app.query()
     def answer(message: Message, context: Context) -> Message:

@@ -1,7 +1,6 @@
 """A clipping norm that follows the updates, and updates weighed by examples."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,13 +21,9 @@ FLAT = {"weights": np.zeros(DIM, dtype=np.float32)}
 NORMS = {"laplace": 1, "privunit": 2, "linf-block": math.inf}
 
 
-REPORTS = ClientLimits(max_local_epsilon=400.0, max_rounds=1000)
-SUMS = replace(REPORTS, max_local_epsilon=math.inf, max_epsilon=1e4, delta=1e-3)
-
-
-def lengths_app(lengths, *, examples=None, limits=REPORTS):
+def run(lengths, *, rounds=1, examples=None, **options):
     """Clients whose update points along the first axis, as long as ``lengths`` says."""
-    app = ClientApp(mods=[ShuffleMod(limits=limits)])
+    app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=400.0, max_rounds=1000))])
 
     @app.train()
     def _(message, context):
@@ -40,11 +35,7 @@ def lengths_app(lengths, *, examples=None, limits=REPORTS):
             RecordDict({"arrays": record({"weights": array}), "metrics": metrics}), reply_to=message
         )
 
-    return app
-
-
-def run(lengths, *, rounds=1, examples=None, limits=REPORTS, **options):
-    grid = InProcessGrid(lengths_app(lengths, examples=examples, limits=limits), num_nodes=len(lengths))
+    grid = InProcessGrid(app, num_nodes=len(lengths))
     chosen = {"sampling": FixedSize(len(lengths)), "population": len(lengths)} | options
     strategy = shuffled(FedAvg(fraction_evaluate=0.0), **chosen)
     result = strategy.start(grid, record(FLAT), num_rounds=rounds)

@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("flwr")
 
 import killed_rounds
-from killed_rounds import AGGREGATORS, CLIENTS, DELTA, KINDS, POINTS, ROUNDS, make_keys
+from killed_rounds import AGGREGATORS, CLIENTS, DELTA, KINDS, POINTS, ROUNDS
 from processes import start_script
 
 from shuffle_plugins.accounting import Adversary
@@ -112,7 +112,7 @@ def check(books: Books, folder: Path) -> None:
         assert [index for index, _ in windows] == list(range(len(windows))), "a window was opened twice"
         assert len({process for _, process in windows}) == 1, "a series went on after a restart"
     for service, token in books.served:
-        key_file = folder / f"service-{service}.key"
+        [key_file] = folder.glob(f"keys/*r-[12]/{service}.key")
         spent_rounds = SpentTokens(
             state_beside(key_file), public_key=read_service_key(key_file).public.sealing
         )
@@ -151,7 +151,6 @@ KILLED = [
 def test_a_killed_run_goes_on_and_owes_what_it_owed(
     point: str, when: str, kind: str, trainer: Trainer, tmp_path: Path
 ) -> None:
-    make_keys(tmp_path)
     assert trainer.train(tmp_path, kill=(point, when), kind=kind) == -signal.SIGKILL
     killed = Books(tmp_path)
     check(killed, tmp_path)
@@ -174,7 +173,6 @@ def test_a_killed_run_goes_on_and_owes_what_it_owed(
 
 
 def test_a_run_that_is_left_alone_owes_three_rounds(trainer: Trainer, tmp_path: Path) -> None:
-    make_keys(tmp_path)
     assert trainer.train(tmp_path) == 0
     books = Books(tmp_path)
     check(books, tmp_path)

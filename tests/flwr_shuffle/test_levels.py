@@ -104,41 +104,6 @@ def test_a_client_takes_the_largest_level_that_its_limits_allow(caplog: pytest.L
         GroupGrid(ShuffleGrid(grid, stage=strategy_of(1.0).settings.stage), members=[1])
 
 
-def test_groups_are_trained_by_turns_and_each_is_charged_for_itself() -> None:
-    trained.clear()
-    grids = grids_by_level(InProcessGrid(app_of(), num_nodes=12), LEVELS)
-    strategies = {level: strategy_of(level) for level in LEVELS}
-    arrays = MODEL
-    for _ in range(2):
-        for level, own in grids.items():
-            arrays = strategies[level].start(own, arrays, num_rounds=1, timeout=30).arrays
-    assert not np.allclose(arrays["w"].numpy(), 0.0)
-    assert {most: sorted(set(places)) for most, places in trained.items()} == {
-        2.0: [1, 4, 7, 10],
-        6.0: [2, 5, 8, 11],
-    }
-    for level, strategy in strategies.items():
-        alone = ShuffleAccountant()
-        mechanism = registry.get("linf-coordinate", local_epsilon=level, dim=3)
-        alone.step(mechanism.round(population=4, cohort=4, sampling="full"), num_steps=2)
-        found = strategy.accountant.epsilon(1e-2, adversary=Adversary.MODEL_OBSERVER)
-        assert found.upper == pytest.approx(alone.epsilon(1e-2).upper, rel=1e-6)
-        assert f"local_epsilon={level:g}" in str(strategy.statement())
-
-
-def test_each_group_has_a_ledger_of_its_own(tmp_path: Any) -> None:
-    grids = grids_by_level(InProcessGrid(app_of(), num_nodes=12), LEVELS)
-    arrays = MODEL
-    for level, own in grids.items():  # one after the other
-        ledger = BudgetLedger(tmp_path / "budget.db", model=f"level {level:g}")
-        arrays = strategy_of(level, ledger=ledger).start(own, arrays, num_rounds=2, timeout=30).arrays
-    spent = [
-        BudgetLedger(tmp_path / "budget.db", model=f"level {level:g}").accountant().num_rounds
-        for level in LEVELS
-    ]
-    assert spent == [2, 2]
-
-
 def test_what_is_no_offer_is_refused_and_clients_without_limits_take_nothing() -> None:
     grid = InProcessGrid(app_of(), num_nodes=1)
     node = grid.get_node_ids()[0]
@@ -231,57 +196,6 @@ def test_a_group_whose_budget_is_spent_sits_out_and_the_last_one_ends_the_run() 
         assert strategy.groups[level].accountant.num_rounds == rounds[most]
         assert strategy.get_epsilon(1e-2, level=level) <= 4.5
     assert strategy.arrays is not None
-
-
-def test_a_killed_run_goes_on_from_the_round_that_both_groups_ledgers_have(tmp_path: Any) -> None:
-    def strategy() -> GroupsStrategy:
-        inner = FedAvgM(fraction_evaluate=0.0, server_momentum=0.9)
-        path = tmp_path / "budget.db"
-        return GroupsStrategy(
-            [
-                strategy_of(level, strategy=inner, ledger=BudgetLedger(path, model=f"level {level:g}"))
-                for level in LEVELS
-            ]
-        )
-
-    def stop(number: int, arrays: ArrayRecord) -> None:
-        models.append(arrays["w"].numpy())
-        if number == 2:
-            raise KeyboardInterrupt
-
-    models: list[np.ndarray] = []
-    with pytest.raises(KeyboardInterrupt):
-        strategy().start(
-            InProcessGrid(app_of(), num_nodes=12), MODEL, num_rounds=3, timeout=30, evaluate_fn=stop
-        )
-    second = strategy()
-    told: list[int] = []
-    result = second.start(
-        InProcessGrid(app_of(), num_nodes=12),
-        MODEL,
-        num_rounds=3,
-        timeout=30,
-        evaluate_fn=lambda number, arrays: told.append(number) or models.append(arrays["w"].numpy()),  # type: ignore[func-returns-value]
-    )
-    assert told == [2, 3]
-    assert np.array_equal(models[2], models[3])  # the model of round two, before and after the kill
-    assert set(result.train_metrics_clientapp) == {3}
-    assert [group.accountant.num_rounds for group in second.groups.values()] == [3, 3]
-
-
-def test_newcomers_are_asked_too(caplog: pytest.LogCaptureFixture) -> None:
-    grid = InProcessGrid(app_of(), num_nodes=24)
-    nodes = grid.get_node_ids()
-    shown = GroupGrid(grid, members=nodes[:12])
-
-    def joined(number: int, arrays: ArrayRecord) -> None:
-        if number == 1:
-            shown.members = set(nodes)
-
-    caplog.set_level(logging.INFO, logger="flwr")
-    GroupsStrategy(groups_of()).start(shown, MODEL, num_rounds=2, timeout=30, evaluate_fn=joined)
-    assert [caplog.text.count(f"invited 4 clients of {n}") for n in (4, 8)] == [2, 2]
-    assert caplog.text.count("levels: 4 at local_epsilon=1, 4 at local_epsilon=4; 4 nodes take none") == 2
 
 
 class HalfDeafGrid(InProcessGrid):

@@ -24,7 +24,7 @@ from flwr_shuffle import (
     ShuffleMod,
     ShuffleStrategy,
 )
-from flwr_shuffle.messages import ClientRefusal, payload_of
+from flwr_shuffle.messages import ClientRefusal
 from flwr_shuffle.metrics import record_of, vector_of
 from mod_harness import instruction, question
 from sharing_run import SUM, SharedRun
@@ -144,22 +144,6 @@ def test_clients_that_answer_evaluations_alone_hide_nobody_in_training(
     assert trained[-1].observer.population <= 11
 
 
-@pytest.mark.parametrize(
-    "told", [{}, {"accuracy": 0.5}, {"accuracy": [0.5], "loss": 1.0}, {"accuracy": math.nan, "loss": 1.0}]
-)
-def test_an_evaluation_that_fails_looks_like_any_other(told: dict[str, Any]) -> None:
-    def failing(message: Message, context: Context) -> Message:
-        return Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=message)
-
-    asked = PrivateEvaluation(metrics=METRICS, local_epsilon=1.0)
-    grid = InProcessGrid(app_of(failing), num_nodes=1)
-    message = question(
-        {"w": np.zeros(9)}, instruction(asked.spec(cohort=2), metrics=asked.asked), node=2, kind="evaluate"
-    )
-    [answer] = grid.send_and_receive([message])
-    assert len(payload_of(answer)) == asked.spec(cohort=2).report_bytes(dim=2) + 1
-
-
 def test_a_metric_that_the_app_does_not_return_is_named_beside_those_that_it_does() -> None:
     told = RecordDict({"metrics": MetricRecord({"acc": 0.5, "loss": 1.0})})
     with pytest.raises(ValueError, match=r"0 values as 'accuracy'; its MetricRecords have \['acc', 'loss'\]"):
@@ -173,19 +157,6 @@ def test_an_instruction_of_the_other_kind_is_refused(kind: str, metrics: bool) -
     grid = InProcessGrid(app_of(), num_nodes=1)
     [answer] = grid.send_and_receive([question({"w": np.zeros(9)}, told, node=2, kind=kind)])
     assert answer.error.reason == ClientRefusal.BAD_INSTRUCTION
-
-
-def test_a_server_that_asks_without_end_is_refused() -> None:
-    """Private evaluation is within the client's limits, as training is."""
-    asked = PrivateEvaluation(metrics=METRICS, local_epsilon=1.0)
-    mod = ShuffleMod(limits=ClientLimits(max_local_epsilon=2.0, max_total_local_epsilon=5.0))
-    grid = InProcessGrid(app_of(mod=mod), num_nodes=1)
-    answered = []
-    for _ in range(20):
-        told = instruction(asked.spec(cohort=2), metrics=asked.asked)
-        [answer] = grid.send_and_receive([question({"w": np.zeros(9)}, told, node=2, kind="evaluate")])
-        answered.append(not answer.has_error())
-    assert answered == [True] * 5 + [False] * 15
 
 
 def test_clients_that_fail_are_told_of_by_a_randomised_number() -> None:

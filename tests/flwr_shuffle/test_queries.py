@@ -21,24 +21,20 @@ from flwr_shuffle import (
     FixedSize,
     InProcessGrid,
     Mean,
-    MixNodeStage,
-    PrivateEvaluation,
     Quantiles,
     QueryGrid,
     ShuffleMod,
-    Waiting,
-    register_mix_node,
 )
 from flwr_shuffle.messages import RECORD_KEY, ClientRefusal, Instruction, payload_of
 from flwr_shuffle.metrics import metrics_of, radius_of, record_of, size_of, vector_of
-from mixing import SpiedGrid, operators_files
+from mixing import SpiedGrid
 from mod_harness import instruction
 from sharing_run import SharedRun
 from strategy_harness import MODEL, record, shuffled, train
 from thinning import first_fast
 
 from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedRound, ShuffleAccountant
-from shuffle_plugins.ledger import BudgetLedger, ClientLedger, LedgerError
+from shuffle_plugins.ledger import BudgetLedger, ClientLedger
 from shuffle_plugins.mechanisms import MechanismSpec, Norm
 from shuffle_plugins.protocols import DecoyVectorSum, LaplaceVectorSum, VectorSum, WindowedSum
 from shuffle_plugins.shuffler import InMemoryShuffler
@@ -232,31 +228,6 @@ def test_several_queries_can_have_one_target() -> None:
     assert 0.95 < accountant.epsilon(1e-5).upper <= 1.0
 
 
-def test_replies_hold_a_report_and_nothing_else() -> None:
-    grid = grid_of()
-    ask(loud(grid, AGES))
-    replies = [message for message in grid.seen if message.metadata.src_node_id != 1]
-    assert len(replies) == CLIENTS
-    assert len({len(payload_of(reply)) for reply in replies}) == 1
-    assert len(payload_of(replies[0])) > 0
-
-
-@first_fast("metrics", [AGES, EVERYTHING])
-def test_standard_errors_are_those_of_the_sums_that_clients_make(metrics: Any) -> None:
-    asked = metrics_of(metrics)
-    grid = summed(grid_of(), metrics)
-    mechanism = grid.settings.mechanism.build(dim=size_of(asked))
-    contents = [RecordDict({"m": MetricRecord(held(place))}) for place in range(30)]
-    vectors = torch.stack([vector_of(asked, content, failed_share=0.0) for content in contents])
-    draws = 60
-    sums = torch.stack([mechanism.randomize_sum(vectors) for _ in range(draws)])
-    error = (sums - vectors.sum(dim=0)).double()
-    stated = math.sqrt(mechanism.worst_variance / mechanism.dim)
-    entries = error.numel()
-    assert abs(float(error.mean())) < 6 * stated / math.sqrt(entries)  # unbiased
-    assert float(error.square().mean().sqrt()) == pytest.approx(stated, rel=3 * math.sqrt(5 / entries) + 0.03)
-
-
 def test_what_it_costs_is_in_the_books_before_anything_is_told(tmp_path: Path) -> None:
     files = {"shuffle-max-local-epsilon": math.inf, "shuffle-max-epsilon": 9.0, "shuffle-delta": 1e-5}
     clients = SpiedGrid(
@@ -304,24 +275,6 @@ def test_a_budget_ends_queries_before_anybody_is_asked() -> None:
         ask(grid)
     assert len(clients.seen) == asked
     assert grid.spending().num_rounds == 2
-
-
-def test_training_and_queries_have_one_budget(tmp_path: Path) -> None:
-    clients = grid_of(limits=ClientLimits(max_local_epsilon=500.0, max_rounds=9))
-    with BudgetLedger(tmp_path / "budget.db") as ledger:
-        grid = loud(clients, AGES, ledger=ledger)
-        ask(grid)
-        strategy = shuffled(
-            ledger=ledger, population=CLIENTS, sampling=FixedSize(CLIENTS), randomizer="privunit"
-        )
-        strategy.start(clients, record(MODEL), num_rounds=2)
-        assert strategy.accountant.num_rounds == 3
-        ask(grid)
-        assert grid.accountant.num_rounds == 4
-        assert loud(clients, AGES, ledger=ledger).accountant.num_rounds == 4
-        other = {"w": np.zeros(3, np.float32)}
-        with pytest.raises(LedgerError, match="other arrays"):
-            shuffled(ledger=ledger, population=CLIENTS).start(clients, record(other), num_rounds=3)
 
 
 @pytest.mark.parametrize("opened", ["once", "twice"])
@@ -379,12 +332,6 @@ def test_too_few_answers_tell_nothing(caplog: pytest.LogCaptureFixture) -> None:
     assert ask(grid, grid.get_node_ids()[:29]) == []
     assert "29 clients drawn, 30 needed" in caplog.text
     assert len(clients.seen) == asked
-
-
-def test_clients_that_all_refuse_end_the_script_with_their_reasons() -> None:
-    shy = ClientLimits(max_local_epsilon=math.inf, max_epsilon=0.5, delta=1e-5, max_rounds=9)
-    with pytest.raises(ClientsRefused, match="not one took part:\n  40: shuffle: the round could take"):
-        ask(summed(grid_of(limits=shy)))
 
 
 def test_a_query_beyond_the_clients_budgets_is_refused_by_them_whatever_the_servers_budget_is() -> None:
@@ -468,14 +415,6 @@ def test_a_client_answers_no_other_bins_than_it_agreed_to(asked: Any) -> None:
     clients = grid_of(metrics=AGES | {"height": (0, 3)})
     assert told_by(clients, instruction(SPEC, metrics=metrics_of(asked))) == ClientRefusal.OTHER_METRICS
     assert told_by(clients, instruction(SPEC, metrics=metrics_of(AGES))) == ""
-
-
-def test_a_server_that_asks_without_end_is_refused() -> None:
-    clients = grid_of(limits=ClientLimits(max_local_epsilon=2.0, max_total_local_epsilon=5.0))
-    said = [told_by(clients, instruction(SPEC, metrics=metrics_of(AGES))) for _ in range(12)]
-    assert said == [""] * 5 + [ClientRefusal.MAX_TOTAL] * 7
-    again, others = instruction(SPEC, metrics=metrics_of(AGES)), grid_of()
-    assert [told_by(others, again) for _ in range(2)] == ["", ClientRefusal.TOKEN_SPENT]
 
 
 def test_a_query_of_a_named_function() -> None:
@@ -582,57 +521,6 @@ def test_aggregators_add_up_what_nobody_sees(tmp_path: Path, verified: bool) -> 
     ages = reply.content["query_results"]["age"]
     assert ages[:3] == pytest.approx([4, 2, 0], abs=7 * max(stated, 1))
     assert "aggregators" in str(grid.statement())
-
-
-def test_a_server_that_tells_one_client_other_bins_gets_nothing_of_it(tmp_path: Path) -> None:
-    """What is sealed is bound to the whole instruction, so that aggregators find it not good."""
-    run = SharedRun(folder=tmp_path)
-    run.app.query()(query)
-    grid = QueryGrid(run.grid, AGES, cohort=4, delta=1e-3, epsilon=8.0, shuffler=run.stage)
-    victim = run.nodes[2]
-
-    def lying(messages: list[Message]) -> list[Message]:
-        for message in messages:
-            if message.metadata.dst_node_id == victim and RECORD_KEY in message.content:
-                asked = dict(message.content[RECORD_KEY].items())
-                asked["metrics"] = asked["metrics"].replace("100", "1")
-                message.content = RecordDict({RECORD_KEY: ConfigRecord(asked)})
-        return messages
-
-    run.grid.relay = lying
-    [reply] = ask(grid)
-    assert reply.content["privacy"]["reports"] == 5
-
-
-def test_mix_nodes_shuffle_reports_on_a_query(tmp_path: Path) -> None:
-    config, keys = operators_files(tmp_path, clients=6)
-    app = app_of(limits=None)
-    register_mix_node(app)
-    clients = InProcessGrid(app, num_nodes=7, node_config=config)
-    stage = MixNodeStage(mixer_public_key=keys[0], waiting=Waiting(discovery_timeout=0.2, poll_interval=0.05))
-    grid = QueryGrid(
-        clients, AGES, cohort=4, delta=1e-3, randomizer="laplace", local_epsilon=90.0, shuffler=stage
-    )
-    assert len(grid.get_node_ids()) == 6
-    [reply] = ask(grid)
-    assert reply.content["privacy"]["reports"] == 6
-    assert reply.content["query_results"]["age"][:2] == pytest.approx([4, 2], abs=2.0)
-
-
-def test_an_evaluation_tells_more_than_means() -> None:
-    """The same kinds of metrics, of a model."""
-
-    def evaluate(message: Message, context: Context) -> Message:
-        told = MetricRecord({"accuracy": int(context.node_config["partition-id"]) / 20})
-        return Message(RecordDict({"m": told}), reply_to=message)
-
-    asked = PrivateEvaluation(metrics={"accuracy": Bins(0, 1, 4)}, local_epsilon=499.0)
-    app = app_of()
-    app.evaluate()(evaluate)
-    strategy = shuffled(evaluation=asked)
-    told = strategy.start(InProcessGrid(app, num_nodes=20), record(MODEL), num_rounds=1)
-    # "linf-block" reports a random one of four entries, each ± 1 in every coordinate that it tells
-    assert sum(told.evaluate_metrics_clientapp[1]["accuracy"]) == pytest.approx(20, abs=6 * 4 * math.sqrt(20))
 
 
 def test_what_record_of_reads_is_what_vector_of_wrote() -> None:

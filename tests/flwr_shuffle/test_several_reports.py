@@ -12,26 +12,20 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import (
     FixedSize,
     InProcessGrid,
     MixNodeStage,
     SelfSampling,
     ShuffleMod,
-    ShuffleStrategy,
     SummingStage,
     Updates,
-    Waiting,
     drawn_record,
-    register_mix_node,
 )
 from flwr_shuffle import client as mod_module
 from flwr_shuffle.client import STATE_KEY
-from flwr_shuffle.messages import payload_of
 from flwr_shuffle.settings import Invitation
-from mixing import operators_files
+from mixing import TrainedRun
 from mod_harness import app as app_of
 from mod_harness import ask, question
 from mod_harness import instruction as instruction_of_round
@@ -41,7 +35,7 @@ from shuffle_plugins.ledger import BudgetLedger, ClientLimits
 from shuffle_plugins.mechanisms import MechanismSpec, get
 from shuffle_plugins.shuffler.keys import ServiceKey
 
-CLIENTS, RECORDS, SAMPLES, DIM = 8, 5, 3, 4
+RECORDS, SAMPLES, DIM = 5, 3, 4
 LIMITS = ClientLimits(max_local_epsilon=30.0, max_rounds=100)
 
 
@@ -51,29 +45,22 @@ def direction(client: int, place: int) -> np.ndarray:
     return (0.9 * drawn / np.linalg.norm(drawn)).astype(np.float32)
 
 
-class World:
-    """Clients in this process, what they sent, and what came out of the stage."""
+class World(TrainedRun):
+    """Clients that report on three of their records each, which of them, and what they sent."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *, pieces: int | None = None) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> None:
         self.places: dict[int, list[list[int]]] = defaultdict(list)
         self.sent: list[list[bytes]] = []
-        self.opened: list[list[bytes]] = []
-        config, keys = operators_files(folder, clients=CLIENTS)
-        app = ClientApp(mods=[ShuffleMod(limits=LIMITS)])
-        app.train()(self.train)
-        register_mix_node(app)
-        self.mixed = pieces is not None
-        self.grid = InProcessGrid(
-            app, num_nodes=CLIENTS + self.mixed, node_config=config if self.mixed else None
-        )
-        more = {} if not pieces else {"piece_bytes": pieces}
-        self.stage = (
-            MixNodeStage(
-                mixer_public_key=keys[0], waiting=Waiting(discovery_timeout=5.0, poll_interval=0.05), **more
-            )
-            if self.mixed
-            else None
-        )
+        options = {
+            "randomizer": "privunit-g",
+            "local_epsilon": 8.0,
+            "clipping_norm": 1.0,
+            "sampling": FixedSize(6),
+            "delta": 1e-5,
+            "minimum_reports": 4,
+            "updates": Updates(records_per_client=RECORDS, samples_per_client=SAMPLES),
+        }
+        super().__init__(folder=folder, train=self.trained, limits=LIMITS, options=options, **more)
         honest = mod_module._Task.payload
 
         def noted(task: Any, reports: Any, *, takes_part: bool) -> bytes:
@@ -83,7 +70,7 @@ class World:
 
         monkeypatch.setattr(mod_module._Task, "payload", noted)
 
-    def train(self, message: Message, context: Context) -> Message:
+    def trained(self, message: Message, context: Context) -> Message:
         client, place = int(context.node_config["partition-id"]), drawn_record(message)
         self.places[client].append(place)
         moved = message.content["arrays"]["w"].numpy() + direction(client, place)
@@ -91,43 +78,12 @@ class World:
         content = {"arrays": ArrayRecord({"w": Array(moved)}), "metrics": MetricRecord({"num-examples": 1})}
         return Message(RecordDict(content), reply_to=message)
 
-    def strategy(self, **changes: Any) -> ShuffleStrategy:
-        strategy = ShuffleStrategy(
-            FedAvg(fraction_evaluate=0.0),
-            **{
-                "randomizer": "privunit-g",
-                "local_epsilon": 8.0,
-                "clipping_norm": 1.0,
-                "sampling": FixedSize(6),
-                "population": CLIENTS,
-                "delta": 1e-5,
-                "shuffler": self.stage,
-                "minimum_reports": 4,
-                "updates": Updates(records_per_client=RECORDS, samples_per_client=SAMPLES),
-                **changes,
-            },
-        )
-        stage = strategy.settings.stage
-        collect = stage.collect
 
-        def spied(replies: Any) -> Any:
-            found = collect(replies)
-            self.payload_sizes = {len(payload_of(reply)) for reply in replies.answers}
-            self.opened.append([] if found.reports is None else found.reports.each_to_bytes())
-            self.answered = found.answered
-            return found
-
-        stage.collect = spied  # type: ignore[method-assign]
-        return strategy
-
-    def run(self, strategy: ShuffleStrategy, *, rounds: int = 1) -> Any:
-        start = ArrayRecord({"w": Array(np.zeros(DIM, dtype=np.float32))})
-        return strategy.start(self.grid, start, num_rounds=rounds)
-
-
-@pytest.mark.parametrize("pieces", [None, 0, 64], ids=["in memory", "mixer", "mixer, in pieces"])
-def test_every_report_comes_out_once_and_apart_from_its_clients_others(tmp_path, monkeypatch, pieces):
-    world = World(tmp_path, monkeypatch, pieces=pieces)
+@pytest.mark.parametrize(
+    "mixed", [{}, {"mixers": 1}, {"mixers": 1, "piece_bytes": 64}], ids=["in memory", "mixer", "in pieces"]
+)
+def test_every_report_comes_out_once_and_apart_from_its_clients_others(tmp_path, monkeypatch, mixed):
+    world = World(tmp_path, monkeypatch, **mixed)
     strategy = world.strategy()
     result = world.run(strategy, rounds=2)
     for one_client in world.places.values():
@@ -136,14 +92,15 @@ def test_every_report_comes_out_once_and_apart_from_its_clients_others(tmp_path,
             assert len(set(drawn)) == SAMPLES  # without replacement
             assert set(drawn) <= set(range(RECORDS))
     assert len(world.sent) == 2 * 6
-    for number, opened in enumerate(world.opened):
+    for number, found in enumerate(world.found):
+        opened = found.reports.each_to_bytes()
         of_round = world.sent[6 * number : 6 * (number + 1)]
         assert sorted(opened) == sorted(report for mine in of_round for report in mine)
         owner = {report: client for client, mine in enumerate(of_round) for report in mine}
         order = [owner[report] for report in opened]
         neighbours = sum(one == two for one, two in itertools.pairwise(order))
         assert neighbours < 12  # were clients' reports together, all 12 would be; by chance two are
-    assert len(world.payload_sizes) == 1
+    assert len(world.sizes) == 1
     assert result.train_metrics_clientapp[2]["reports"] == 6 * SAMPLES
     reported = torch.tensor(result.arrays["w"].numpy())
     assert bool(reported.isfinite().all())
@@ -178,13 +135,13 @@ def test_what_a_run_is_charged(tmp_path, monkeypatch):
 
 
 def test_all_reports_of_a_client_or_a_dummy(tmp_path, monkeypatch):
-    world = World(tmp_path, monkeypatch, pieces=0)
+    world = World(tmp_path, monkeypatch, mixers=1)
     coins = iter([True, False, True, True, False, True, False, True])
     monkeypatch.setattr(mod_module, "_coin", lambda probability: next(coins))
     strategy = world.strategy(sampling=SelfSampling(0.5))
     world.run(strategy)
-    assert len(world.opened[0]) == 5 * SAMPLES
-    assert (world.answered, world.payload_sizes) == (8, {next(iter(world.payload_sizes))})
+    [found] = world.found
+    assert (len(found.reports), found.answered, len(world.sizes)) == (5 * SAMPLES, 8, 1)
     assert all(len(drawn) == SAMPLES for drawn in world.places.values())  # who sits out trains too
 
 
@@ -246,13 +203,9 @@ def test_what_cannot_be_accounted_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="δ0 = 0"):
         world.run(world.strategy(randomizer="gaussian"))
     assert not world.places  # nobody was asked
-    for changes in (
-        {"samples_per_client": 3},
-        {"records_per_client": 3, "samples_per_client": 2, "mixers": 2, "analyzer_key": bytes(32)},
-        {"records_per_client": 10**7},
-    ):
-        with pytest.raises(ValueError, match=r"samples_per_client|mix cascade|records_per_client"):
-            instruction_of_round(MechanismSpec(name="laplace", local_epsilon=1.0), **changes)
+    cascade = {"records_per_client": 3, "samples_per_client": 2, "mixers": 2, "analyzer_key": bytes(32)}
+    with pytest.raises(ValueError, match="mix cascade"):
+        instruction_of_round(MechanismSpec(name="laplace", local_epsilon=1.0), **cascade)
 
 
 def test_no_record_is_drawn_unless_it_is_asked_for():

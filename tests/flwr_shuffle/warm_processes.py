@@ -155,47 +155,6 @@ def shorten_waits() -> None:
         setattr(state, function, telling(getattr(state, function), name, of=of))
 
 
-def spare_work() -> None:
-    """Leave out of a SuperLink what has no effect here and takes half of its processor time: middleware for
-    requests of one API, through which all others pass too, and a look at expired tokens before every answer.
-    """
-
-    def passing(call: Callable[..., Any]) -> Callable[..., Any]:
-        async def passed(self: Any, scope: Any, receive: Any, send: Any) -> None:
-            if scope.get("path", "").startswith("/v1/control"):
-                await call(self, scope, receive, send)
-            else:
-                await self.app(scope, receive, send)
-
-        return passed
-
-    for module, names in {
-        "superlink.routers.control.middlewares": (
-            "ControlAuthenticationMiddleware",
-            "ControlEventLogMiddleware",
-            "ControlLicenseMiddleware",
-            "ControlSensitiveResponseMiddleware",
-        ),
-        "superlink.routers.fleet.middlewares": ("FleetEventLogMiddleware",),
-        "supercore.routers.runtime.tracing": ("RuntimeTracingMiddleware",),
-    }.items():
-        for name in names:
-            middleware = getattr(importlib.import_module(f"flwr.{module}"), name, None)
-            if middleware is not None:
-                middleware.__call__ = passing(middleware.__call__)
-
-    state = importlib.import_module("flwr.supercore.corestate.sql_corestate").SqlCoreState
-    look_up, last = state._cleanup_expired_task_tokens, 0.0
-
-    def looked_up(self: Any) -> None:
-        nonlocal last
-        if time.monotonic() > last + _POLL:
-            look_up(self)
-            last = time.monotonic()
-
-    state._cleanup_expired_task_tokens = looked_up
-
-
 def prepare(request: dict) -> None:
     """Make this process that of a request: its session, folder, environment, arguments and log."""
     os.setsid()
@@ -278,7 +237,6 @@ def end(program: Callable[[], object]) -> NoReturn:
 def main() -> None:
     die_with_parent()
     shorten_waits()
-    spare_work()
     programs = imported_programs(sys.argv[2:] or PROGRAMS)
     sys.path.pop(0)  # the tests' own folder is no part of any program
     gc.freeze()

@@ -126,7 +126,6 @@ QUESTIONS.add(
         for present in (2_000, 1_900, 1_000)
     ],
 )
-QUESTIONS.add("HistogramSum: contrasts", lambda: twice(_histogram().contrast_round()))
 QUESTIONS.add(
     "FrequencyEstimation: errors",
     lambda: [

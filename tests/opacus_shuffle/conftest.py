@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
 import torch
-from opacus_shuffle import PrivacyEngine
+from opacus_shuffle import PrivacyEngine, ShufflePrivacyError
 from opacus_transparent import Transparent
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -119,3 +120,20 @@ def parameters_of(module: nn.Module) -> Tensor:
 @pytest.fixture
 def flat() -> Callable[[nn.Module], Tensor]:
     return parameters_of
+
+
+@pytest.fixture
+def refused() -> Callable[..., AbstractContextManager[None]]:
+    """A context of what is refused before anything is recorded or released."""
+
+    @contextmanager
+    def check(
+        accountant: Any, module: nn.Module, match: str = "", *, error: type[Exception] = ShufflePrivacyError
+    ) -> Iterator[None]:
+        recorded, before = len(accountant), parameters_of(module)
+        with pytest.raises(error, match=match):
+            yield
+        assert torch.equal(parameters_of(module), before)
+        assert len(accountant) == recorded
+
+    return check

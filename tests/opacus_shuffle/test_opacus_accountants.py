@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import copy
 import functools
 import importlib
 import io
-import pickle
 from typing import Any
 
 import opacus
@@ -83,31 +81,6 @@ def test_state_survives_torch_save_under_weights_only(accountant: Any) -> None:
     assert restored.get_epsilon(1e-5) == accountant.get_epsilon(1e-5)
 
 
-DAMAGE = {
-    "none": lambda s: None,
-    "no history": lambda s: {k: v for k, v in s.items() if k != "core"},
-    "other mechanism": lambda s: {**s, "mechanism": "rdp"},
-    "opacus triples": lambda s: {**s, "core": {**s["core"], "history": [(1.0, 0.01, 100)]}},
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
-def test_damaged_or_foreign_state_is_refused_and_nothing_is_lost(accountant: Any, damage: Any) -> None:
-    accountant.record(A, num_steps=3)
-    before = accountant.history
-    with pytest.raises(ValueError, match=r"."):
-        accountant.load_state_dict(damage(accountant.state_dict()))
-    assert accountant.history == before
-
-
-def test_pickling_and_copying_keep_the_history(accountant: Any) -> None:
-    accountant.record(A, num_steps=2)
-    for twin in (pickle.loads(pickle.dumps(accountant)), copy.deepcopy(accountant)):
-        twin.record(B)
-        assert len(twin) == 3
-    assert len(accountant) == 2
-
-
 # ---- registration ------------------------------------------------------------------------------------------
 
 
@@ -128,7 +101,7 @@ def test_a_foreign_class_under_the_name_is_not_replaced(monkeypatch: pytest.Monk
 
 
 def test_the_hook_refuses_a_plain_dp_optimizer_before_its_step(
-    dataset: Any, make_model: Any, flat: Any, step: Any
+    dataset: Any, make_model: Any, refused: Any, step: Any
 ) -> None:
     accountant, module = SubsampledShuffleRDPAccountant(), opacus.GradSampleModule(make_model())
     optimizer = DPOptimizer(
@@ -138,23 +111,17 @@ def test_the_hook_refuses_a_plain_dp_optimizer_before_its_step(
         expected_batch_size=8,
     )
     optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=0.2))
-    before = flat(module)
-    with pytest.raises(ShufflePrivacyError, match="DPOptimizer"):
+    with refused(accountant, module, "DPOptimizer"):
         step(module, optimizer, next(iter(torch.utils.data.DataLoader(dataset, batch_size=8))))
-    assert torch.equal(flat(module), before)
-    assert len(accountant) == 0
 
 
 def test_the_hook_checks_the_rate_it_was_made_for(
-    make_private: Any, step: Any, flat: Any, accountant: Any
+    make_private: Any, step: Any, refused: Any, accountant: Any
 ) -> None:
     _, module, optimizer, loader = make_private()
-    before = flat(module)
     optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=1 / 6))
-    with pytest.raises(ShufflePrivacyError, match="sample_rate"):
+    with refused(accountant, module, "sample_rate"):
         step(module, optimizer, next(iter(loader)))
-    assert torch.equal(flat(module), before)
-    assert len(accountant) == 0
 
 
 def test_the_engine_takes_only_an_accountant_that_knows_rounds(make_private: Any) -> None:

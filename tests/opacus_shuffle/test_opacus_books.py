@@ -339,9 +339,7 @@ def test_opacus_own_engine_refuses_the_accountant_before_training(
 # ---- saved states ------------------------------------------------------------------------------------------
 
 
-def test_the_state_of_an_optimizer_brings_its_history(
-    make_private: Any, train: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_state_of_an_optimizer_brings_its_history(make_private: Any, train: Any, tmp_path: Path) -> None:
     engine, module, optimizer, loader = make_private(randomness=None)
     train(module, optimizer, loader)
     weights = module.state_dict()
@@ -358,13 +356,6 @@ def test_the_state_of_an_optimizer_brings_its_history(
     optimizer.load_state_dict(state)  # whose rounds the books have
     assert len(second.accountant) == 10
     assert any("taken over from a checkpoint" in warning for warning in second.statement().warnings)
-    path = tmp_path / "checkpoint.pt"
-    second.save_checkpoint(path=path, module=module, optimizer=optimizer)
-    assert cli.main(["statement", str(path), "--delta", "1e-5", "--json"]) == 0
-    assert "taken over from a checkpoint" in json.loads(capsys.readouterr().out)["warnings"][0]
-    third, module, optimizer, _ = make_private(randomness=None)
-    third.load_checkpoint(path=path, module=module, optimizer=optimizer)
-    assert len(third.accountant) == 10
 
 
 def test_the_state_of_an_optimizer_that_lacks_rounds_is_refused(make_private: Any, train: Any) -> None:
@@ -436,15 +427,20 @@ def test_a_resumed_run_continues_the_history(
 
 def test_loading_cannot_forget_rounds_that_were_released(trained: Any, flat: Any) -> None:
     engine, module, _, path = trained
-    engine.load_checkpoint(path=path, module=module)  # nothing recorded since: the same history
+    saved = flat(module)
     round_, steps = engine.accountant.core.history[-1]
     engine.accountant.record(round_, num_steps=3)
-    before, weights = engine.get_epsilon(1e-5), flat(module)
-    with pytest.raises(ShufflePrivacyError, match="already trained past this state"):
-        engine.load_checkpoint(path=path, module=module)
+    before = engine.get_epsilon(1e-5)
+    with torch.no_grad():
+        module.get_parameter("_module.0.bias").zero_()
+    engine.load_checkpoint(path=path, module=module)  # back to earlier weights
+    assert torch.equal(flat(module), saved)
     assert engine.get_epsilon(1e-5) == before
     assert len(engine.accountant) == steps + 3
-    assert torch.equal(flat(module), weights)
+    other = PrivacyEngine(accountant=engine.accountant.mechanism())
+    with pytest.raises(ShufflePrivacyError, match="already trained past this state"):
+        other.load_checkpoint(path=path, module=module)
+    assert len(other.accountant) == 0
 
 
 def test_the_loaded_history_counts_against_the_budget(
@@ -635,7 +631,9 @@ def test_a_checkpoint_is_stated_by_the_command_line(
     assert found["budget"]["epsilon"] == 9.0
     resumed, module, optimizer, _ = make_private()
     resumed.load_checkpoint(path=path, module=module, optimizer=optimizer)
-    assert any("taken over from a checkpoint" in warning for warning in resumed.statement().warnings)
+    resumed.save_checkpoint(path=path, module=module, optimizer=optimizer)
+    assert cli.main(["statement", str(path), "--delta", "1e-5", "--json"]) == 0
+    assert "taken over from a checkpoint" in json.loads(capsys.readouterr().out)["warnings"][0]
     path.write_bytes(path.read_bytes()[:200])
     assert cli.main(["statement", str(path)]) == 2
     assert "cannot be read by torch.load" in capsys.readouterr().err

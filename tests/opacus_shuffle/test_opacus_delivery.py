@@ -144,20 +144,6 @@ class Views(Dataset[Any]):
         return SIGNS[index].expand(self.views, 1)
 
 
-@pytest.mark.parametrize("views", [2, 4])
-@pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
-def test_several_views_of_a_record_are_several_reports(sampling: str, views: int) -> None:
-    engine, module, optimizer, loader = tiny(Views(views), sampling=sampling, collate_fn=torch.cat)
-    x = next(batch for batch in loader if len(batch))
-    refused(
-        engine,
-        module,
-        lambda: step(module, optimizer, x),
-        match=f"{len(x)} gradients, its batch has {len(x) // views} records",
-        error=CohortMismatch,
-    )
-
-
 def test_augmented_rows_are_refused_and_their_mean_is_not() -> None:
     engine, module, optimizer, loader = tiny(sampling="poisson")
     batches = (x for (x,) in loader if len(x))

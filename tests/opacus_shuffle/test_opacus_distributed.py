@@ -98,10 +98,6 @@ def torch_ddp() -> dict[str, Any]:
     return train_with(wrapper=DistributedDataParallel)
 
 
-def privunit() -> dict[str, Any]:
-    return train_with(randomizer="privunit")
-
-
 def poisson() -> dict[str, Any]:
     return train_with(sampling="poisson", data_loader=DataLoader(records(MANY), batch_size=2))
 
@@ -301,7 +297,6 @@ def adaptive() -> dict[str, Any]:
 SCENARIOS = [
     default,
     torch_ddp,
-    privunit,
     poisson,
     same_coins,
     reference,
@@ -339,7 +334,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(WORLD)]
 
 
-ALIKE = ["default", "torch_ddp", "privunit", "poisson", "memory_manager", "refusals", "vector_sum"]
+ALIKE = ["default", "torch_ddp", "poisson", "memory_manager", "refusals", "vector_sum"]
 
 
 @pytest.mark.parametrize("scenario", [*ALIKE, "broken_off", "epoch", "adaptive"])
@@ -350,19 +345,16 @@ def test_weights_and_history_agree_on_both_ranks(ranks: Any, scenario: str) -> N
     assert first["epsilon"] == second["epsilon"]
 
 
-@pytest.mark.parametrize(
-    ("scenario", "randomizer"), [("default", "linf-coordinate"), ("privunit", "privunit")]
-)
-def test_epsilon_is_that_of_the_global_n_and_k(ranks: Any, scenario: str, randomizer: str) -> None:
+def test_epsilon_is_that_of_the_global_n_and_k(ranks: Any) -> None:
     core = ShuffleAccountant(method="rdp")
-    mechanism = registry.get(randomizer, local_epsilon=2.0, dim=DIM)
+    mechanism = registry.get("linf-coordinate", local_epsilon=2.0, dim=DIM)
     core.step(mechanism.round(population=N, cohort=K), num_steps=N // K)
-    assert ranks[0][scenario]["epsilon"] == core.epsilon(1e-5).upper
-    assert ranks[0][scenario]["steps"] == N // K
-    assert ranks[0][scenario]["expected"] == K / WORLD
+    assert ranks[0]["default"]["epsilon"] == core.epsilon(1e-5).upper
+    assert ranks[0]["default"]["steps"] == N // K
+    assert ranks[0]["default"]["expected"] == K / WORLD
 
 
-@pytest.mark.parametrize("scenario", ["default", "torch_ddp", "privunit", "epoch"])
+@pytest.mark.parametrize("scenario", ["default", "torch_ddp", "epoch"])
 def test_each_rank_takes_its_part_of_one_cohort_of_k(ranks: Any, scenario: str) -> None:
     for parts in zip(*(rank[scenario]["indices"] for rank in ranks), strict=True):
         assert [len(p) for p in parts] == [5, 4]

@@ -22,15 +22,13 @@ from opacus.validators.errors import UnsupportedModuleError
 from opacus_shuffle import (
     FixedSizeSampler,
     PoissonSampler,
-    PrivacyBudgetExceeded,
     PrivacyEngine,
     ShufflePrivacyError,
 )
 from opacus_shuffle.engine import OpacusArguments
 from opacus_shuffle.sums import ClippedBall
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.fsdp import FSDPModule
-from torch.func import functional_call, grad, vmap
 from torch.utils.data import (
     ConcatDataset,
     DataLoader,
@@ -48,7 +46,7 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     calibrate_local_epsilon,
 )
-from shuffle_plugins.mechanisms import Gaussian, Norm, PrivUnitGSeed, registry
+from shuffle_plugins.mechanisms import Gaussian, Norm, registry
 from shuffle_plugins.randomness import SecureRandomness
 
 DELTA = 1e-5
@@ -114,21 +112,6 @@ def test_n_k_and_the_rate_are_exact(make_private: Any, sampling: str, n: int, k:
     assert len(loader) == n // k
 
 
-def test_steps_of_seed_reports_draw_their_sum_and_search_for_no_seed(
-    make_private: Any, train: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def searched(*_: Any) -> None:
-        raise AssertionError("a seed was searched for")
-
-    monkeypatch.setattr(PrivUnitGSeed, "_search", searched)
-    engine, module, optimizer, loader = make_private(randomizer="privunit-g-seed", local_epsilon=13.0)
-    steps = train(module, optimizer, loader)
-    expected = core_epsilon(
-        "rdp", steps, local_epsilon=13.0, population=40, cohort=8, mechanism="privunit-g-seed"
-    )
-    assert engine.get_epsilon_interval(DELTA) == expected
-
-
 def test_options_of_the_loader_survive(dataset: Any, make_private: Any) -> None:
     def collate(rows: list[Any]) -> Any:
         x, y = torch.utils.data.default_collate(rows)
@@ -188,11 +171,6 @@ class OwnSampler(RandomSampler):
     pass
 
 
-class Unsized(Dataset[Any]):
-    def __getitem__(self, index: int) -> Any:
-        return torch.zeros(6), 0
-
-
 DATA = TensorDataset(torch.randn(40, 6), torch.zeros(40, dtype=torch.long))
 LOADERS = {
     "iterable": (lambda: DataLoader(Stream(), batch_size=2), "make a map-style data set of it"),
@@ -209,8 +187,7 @@ LOADERS = {
         ),
         "5 of 15 rows",
     ),
-    "unsized": (lambda: DataLoader(Unsized(), batch_size=2, sampler=range(4)), "length"),
-    "k above n": (lambda: DataLoader(DATA, batch_size=41), "larger than the data set"),
+    "k above n": (lambda: DataLoader(DATA, batch_size=41), r"batch_size must be .* in \[1, 40\]"),
     "no batches": (lambda: DataLoader(DATA, batch_size=None), "no batch_size"),
     "weighted": (
         lambda: DataLoader(DATA, batch_size=8, sampler=WeightedRandomSampler([1.0] * 40, 40)),
@@ -225,7 +202,6 @@ LOADERS = {
         "RandomSampler",
     ),
     "own sampler": (lambda: DataLoader(DATA, batch_size=8, sampler=OwnSampler(DATA)), "OwnSampler"),
-    "a list": (lambda: [1, 2, 3], "DataLoader"),
 }
 
 
@@ -410,27 +386,6 @@ def test_numpy_scalars_are_numbers(calibrated: Any, make_private: Any) -> None:
     assert 0.1 < optimizer.local_epsilon < 20.0
 
 
-def test_per_sample_gradients_of_ones_own_in_a_real_loop(make_private: Any, train: Any, flat: Any) -> None:
-    """Under "no_op" user code computes gradients, here with torch.func as in Opacus's cifar10 example."""
-    _, hooked, optimizer, loader = make_private()
-    train(hooked, optimizer, loader)
-    engine, module, optimizer, loader = make_private(grad_sample_mode="no_op")
-    parameters = dict(module.named_parameters())
-
-    def loss(values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        logits = functional_call(module, values, (x.unsqueeze(0),))
-        return nn.functional.cross_entropy(logits, y.unsqueeze(0))
-
-    per_sample = vmap(grad(loss), in_dims=(None, 0, 0))
-    for x, y in loader:
-        optimizer.zero_grad()
-        for name, value in per_sample(parameters, x, y).items():
-            parameters[name].grad_sample = value.detach()
-        optimizer.step()
-    torch.testing.assert_close(flat(module), flat(hooked))
-    assert len(engine.accountant) == 5
-
-
 def test_a_loader_of_opacus_gives_its_data_and_its_rate(make_private: Any, dataset: Any, train: Any) -> None:
     _, module, optimizer, loader = make_private(
         loader=DPDataLoader.from_data_loader(DataLoader(dataset, batch_size=8))
@@ -497,20 +452,6 @@ def test_the_accountant_cannot_be_swapped_under_a_running_training(make_private:
     assert engine.accountant is kept
 
 
-def test_a_private_optimizer_is_unwrapped_and_accounted_once(make_private: Any, train: Any) -> None:
-    engine, module, optimizer, loader = make_private()
-    module, optimizer, loader = engine.make_private(
-        module=module,
-        optimizer=optimizer,
-        data_loader=loader,
-        randomizer="linf-coordinate",
-        local_epsilon=1.0,
-        max_grad_norm=1.0,
-    )
-    assert train(module, optimizer, loader) == 5
-    assert len(engine.accountant) == 5
-
-
 @pytest.mark.parametrize("grad_sample_mode", ["hooks", "functorch"])
 def test_a_model_can_stay_unwrapped(
     make_private: Any, make_model: Any, train: Any, flat: Any, grad_sample_mode: str
@@ -539,23 +480,12 @@ def test_gradient_accumulation_stops_at_the_step(make_private: Any) -> None:
     assert len(engine.accountant) == 1  # the first batch was passed over
 
 
-def test_gradient_accumulation_in_ew_mode_is_refused_at_the_next_batch(make_private: Any) -> None:
-    engine, module, _, loader = make_private(grad_sample_mode="ew")
-    batches = iter(loader)
-    x, y = next(batches)
-    nn.functional.cross_entropy(module(x), y).backward()
-    x, _ = next(batches)
-    with pytest.raises(RuntimeError, match="accumulates"):
-        module(x)
-    assert len(engine.accountant) == 1
-
-
 # ---- budget ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["rdp", "pld"])
 def test_training_stops_before_the_budget_is_exceeded(
-    make_private: Any, step: Any, flat: Any, method: str
+    make_private: Any, step: Any, refused: Any, method: str
 ) -> None:
     fields = {"local_epsilon": 1.0, "population": 40, "cohort": 8, "mechanism": "linf-coordinate"}
     target = core_epsilon(method, 7, **fields).upper
@@ -569,35 +499,13 @@ def test_training_stops_before_the_budget_is_exceeded(
     for batch in islice(batches, 7):
         step(module, optimizer, batch)
     assert engine.get_epsilon(DELTA) == target
-    before = flat(module)
     for batch in islice(batches, 2):
-        with pytest.raises(BudgetExceeded, match="step 8"):
+        with refused(engine.accountant, module, "step 8", error=BudgetExceeded):
             step(module, optimizer, batch)
-    assert torch.equal(flat(module), before)
     assert all(p.grad is None for p in module.parameters())
-    assert len(engine.accountant) == 7
 
 
 # ---- calibration -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("randomizer", "sampling"),
-    [
-        ("linf-coordinate", "poisson"),
-        ("privunit", "without-replacement"),
-        ("privunit-g-seed", "poisson"),
-        ("vector-sum", None),
-    ],
-)
-def test_the_calibrated_run_ends_just_below_its_target(
-    calibrated: Any, train: Any, sampling: str | None, randomizer: str
-) -> None:
-    engine, module, optimizer, loader = calibrated(epochs=2, sampling=sampling, randomizer=randomizer)
-    assert train(module, optimizer, loader, epochs=2) == 10
-    assert 0.99 < engine.get_epsilon(DELTA) <= 1.0
-    with pytest.raises(PrivacyBudgetExceeded):
-        train(module, optimizer, loader)
 
 
 def test_calibration_is_the_core_functions_and_says_what_it_chose(

@@ -134,19 +134,6 @@ def test_each_level_is_charged_for_its_own_records_alone(make_private: Any, trai
         engine.get_epsilon_interval(DELTA, level=2.0)
 
 
-def test_a_checkpoint_keeps_what_every_level_has_spent(make_private: Any, train: Any, tmp_path: Any) -> None:
-    asked = {"local_epsilon": LEVELS, "sampling": "poisson"}
-    engine, module, optimizer, loader = make_private(**asked)
-    train(module, optimizer, loader)
-    engine.save_checkpoint(path=tmp_path / "run.pt", module=module, optimizer=optimizer)
-    later, again, resumed, _ = make_private(**asked)
-    later.load_checkpoint(path=tmp_path / "run.pt", module=again, optimizer=resumed)
-    for level in (1.0, 4.0):
-        assert later.get_epsilon_interval(DELTA, level=level) == engine.get_epsilon_interval(
-            DELTA, level=level
-        )
-
-
 @pytest.mark.parametrize(
     ("changes", "refusal"),
     [

@@ -118,21 +118,6 @@ def test_lightning(run: Any) -> None:
         assert (model(rows).argmax(1) == labels).double().mean() > 0.6  # 0.1 is chance
 
 
-@pytest.mark.slow
-def test_lightning_resumes_the_printed_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    pytest.importorskip("lightning")
-    monkeypatch.chdir(tmp_path)
-    program, fit = recipe("Lightning", "lightning.md"), "trainer.fit(model, Digits()"
-    assert program.count("max_epochs=EPOCHS") == program.count(fit) == 1
-    first = program.replace("max_epochs=EPOCHS", "max_epochs=EPOCHS // 2")
-    names: dict[str, Any] = {"__name__": "first"}
-    exec(f"{first}\ntrainer.save_checkpoint('run.ckpt')", names)
-    half = len(names["model"].privacy_engine.accountant)
-    names = {"__name__": "second"}
-    exec(program.replace(fit, f"{fit}, ckpt_path='run.ckpt'"), names)
-    assert len(names["model"].privacy_engine.accountant) == 2 * half > 0
-
-
 TARGET = {"target_epsilon": 3.0, "target_delta": 1e-5}
 
 

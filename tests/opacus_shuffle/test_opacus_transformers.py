@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.utils.data import (
     DataLoader,
     IterableDataset,
-    RandomSampler,
     Subset,
     TensorDataset,
     WeightedRandomSampler,
@@ -205,7 +204,7 @@ def test_arguments_that_work(make: Any, arguments: Any, privacy: Any, rounds: in
         ({"max_grad_norm": 0.0}, {}, "clipped to it"),
         ({}, {"sampling": "poisson"}, "one size"),
         ({}, {"randomizer": "vector-sum", "sampling": "epoch"}, "without-replacement"),
-        ({"per_device_train_batch_size": 41}, {}, "larger than the data set"),
+        ({"per_device_train_batch_size": 41}, {}, "batch_size must be"),
     ],
 )
 def test_arguments_that_do_not_are_refused_before_training(
@@ -394,15 +393,6 @@ class PrivateSampled(PrivateTrainer, Sampled):
     pass
 
 
-class Fewer(transformers.Trainer):  # type: ignore[misc,name-defined]
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        return RandomSampler(texts(), num_samples=N // 2)
-
-
-class PrivateFewer(PrivateTrainer, Fewer):
-    pass
-
-
 def test_a_step_that_no_batch_pays_for_is_refused(make: Any) -> None:
     trainer = make(trainers_own={"callbacks": [StepsTwice()]})
     with pytest.raises(ShufflePrivacyError, match="a step was taken on it already"):
@@ -417,7 +407,6 @@ def test_a_step_that_no_batch_pays_for_is_refused(make: Any) -> None:
         (OwnLoop, "not the private one"),
         (OwnOptimizer, "not the private one"),
         (PrivateSampled, "WeightedRandomSampler would be replaced"),
-        (PrivateFewer, "RandomSampler would be replaced"),
     ],
 )
 def test_a_loader_or_an_optimizer_that_is_not_private_is_refused(make: Any, kind: Any, says: str) -> None:

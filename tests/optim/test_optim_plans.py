@@ -1,12 +1,11 @@
 """Plans and runs: budgets, disjoint clients, convergence, and every kind of problem."""
 
-import importlib.util
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from example_scripts import script
 from thinning import first_fast
 from torch import nn
 
@@ -158,8 +157,6 @@ def test_a_module_and_a_written_out_loss_are_the_same_problem():
     found = plan.run((x, y), randomness=SeededRandomness(0)).parameters
     assign(module, found)
     assert torch.equal(module.weight.flatten(), found)
-    with pytest.raises(ValueError, match="values"):
-        assign(module, found[:2])
 
 
 def test_proximal_points_are_found_without_a_formula():
@@ -193,14 +190,7 @@ def test_data_of_other_clients_are_refused():
 
 @pytest.fixture(scope="module")
 def bench():
-    path = Path(__file__).parents[2] / "benchmarks" / "optimizers.py"
-    spec = importlib.util.spec_from_file_location("optimizers_benchmark", path)
-    import sys
-
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return script("benchmarks/optimizers.py")
 
 
 def test_excess_loss_follows_the_rate_of_accelerated_descent(bench):

@@ -1,8 +1,6 @@
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -13,7 +11,6 @@ from histories import accountant_of, shuffled
 from thinning import first_fast
 
 from shuffle_plugins.accounting import (
-    Blanket,
     EpsilonInterval,
     Sampling,
     ShuffleAccountant,
@@ -93,48 +90,12 @@ def test_an_edge_that_is_not_the_population_is_flagged() -> None:
 
 
 @pytest.mark.slow
-def test_an_interior_optimum_is_found_and_refined() -> None:
-    with registered(_Steep, lambda *, local_epsilon, dim: Blanket.clones(local_epsilon)) as name:
-        found = planned(population=400, mechanism=name, num_steps=10, spread=0.0)
-        said = found.remarks()
-    assert found.cohort_edge is Edge.INTERIOR
-    assert not found.everybody
-    tried = sorted(row.cohort for row in found.rows)
-    place = tried.index(found.best.cohort)
-    assert tried[place + 1] / tried[place - 1] < 2
-    assert not any("k = n" in each for each in said)
-
-
-@contextmanager
-def registered(factory: Callable[..., Any], blanket: Callable[..., Blanket]) -> Iterator[str]:
-    """A mechanism of the planner's tests."""
-    name = "test-planner"
-
-    def made(*, local_epsilon: float, dim: int, radius: float = 1.0) -> Any:
-        mechanism = factory(local_epsilon=local_epsilon, dim=dim, radius=radius)
-        mechanism.blanket = partial(blanket, local_epsilon=local_epsilon, dim=dim)
-        return mechanism
-
-    registry.register(name, made)
-    try:
-        yield name
-    finally:
-        del registry._ENTRIES[name]
-
-
-class _Steep:
-    """Falls so fast with ε0 that fewer, better reports are worth more."""
-
-    domain = "linf"
-    bits_per_report = 3
-    local_delta = 0.0
-
-    def __init__(self, *, local_epsilon: float, dim: int, radius: float) -> None:
-        self.local_epsilon, self.radius = local_epsilon, radius
-
-    @property
-    def worst_variance(self) -> float:
-        return 1 + (self.radius**2) * math.exp(3 * (3 - self.local_epsilon))
+def test_the_grid_is_refined_around_an_interior_optimum(searched: Plan) -> None:
+    best = searched.best
+    assert searched.steps_edge is Edge.INTERIOR
+    tried = sorted(row.num_steps for row in searched.rows if row.cohort == best.cohort)
+    place = tried.index(best.num_steps)
+    assert tried[place + 1] / tried[place - 1] < 4  # 100 on the first grid
 
 
 @pytest.mark.slow
@@ -280,47 +241,40 @@ def aligned(norm: str, *, rows: int, dim: int, radius: float) -> torch.Tensor:
     return torch.full((rows, dim), entry, dtype=torch.float64)
 
 
-@first_fast("name", ["privunit", "linf-coordinate", "l2-block"])
-def test_expected_noise_of_a_local_randomizer_is_that_of_simulated_rounds(name: str) -> None:
-    dim, cohort, rounds = 24, 30, 400
-    mechanism = registry.get(name, local_epsilon=2.0, dim=dim, radius=0.5)
-    found = expected_noise(mechanism, cohort=cohort)
-    rows = aligned(mechanism.domain, rows=cohort, dim=dim, radius=0.5)
-    coins = SeededRandomness(1)
+def local(name: str) -> Any:
+    return partial(registry.get, name, local_epsilon=2.0)
+
+
+def added(kind: Any) -> Any:
+    return partial(kind.with_noise, cohort=40, noise_multiplier=3.0)
+
+
+@first_fast(
+    ("build", "slack"),  # a sum's bound holds for every input, and at most inputs there is less noise
+    [
+        (local("privunit"), 1.1),
+        (added(VectorSum), 2.5),
+        (local("linf-coordinate"), 1.1),
+        (local("l2-block"), 1.1),
+        (added(BallSum), 2.5),
+    ],
+    fast=2,
+)
+def test_expected_noise_is_that_of_simulated_rounds(build: Any, slack: float) -> None:
+    mechanism, coins = build(dim=24, radius=0.5), SeededRandomness(1)
+    found = expected_noise(mechanism, cohort=40)
+    rows = aligned(mechanism.norm, rows=40, dim=24, radius=0.5)
     for vectors, signal in ((rows, found.largest_signal), (0 * rows, 0.0)):
         mean = vectors.mean(dim=0)
         assert float(mean.norm()) == pytest.approx(signal)
         errors = [
-            float((mechanism.randomize_sum(vectors, randomness=coins) / cohort - mean).square().sum())
-            for _ in range(rounds)
+            float((mechanism.randomize_sum(vectors, randomness=coins) / 40 - mean).square().sum())
+            for _ in range(400)
         ]
         assert math.sqrt(np.mean(errors)) <= found.noise * 1.1
-    assert math.sqrt(np.mean(errors)) == pytest.approx(found.noise, rel=0.1)  # at zero, where it is worst
+    assert found.noise <= slack * math.sqrt(np.mean(errors))  # at zero, where it is worst
     assert found.signal_to_noise_ratio == pytest.approx(found.largest_signal / found.noise)
-
-
-@first_fast(
-    "built",
-    [
-        lambda: BallSum.with_noise(dim=24, cohort=40, radius=0.5, noise_multiplier=3.0),
-        lambda: VectorSum.with_noise(dim=24, cohort=40, radius=0.5, noise_multiplier=3.0),
-    ],
-    ids=["multi-message", "vector-sum"],
-)
-def test_expected_noise_of_a_sum_is_at_least_that_of_simulated_rounds(built) -> None:
-    protocol = built()
-    found = expected_noise(protocol, cohort=40)
-    coins = SeededRandomness(2)
-    rows = aligned("l2", rows=40, dim=24, radius=0.5)
-    errors = [
-        float((protocol.randomize_sum(rows, randomness=coins) / 40 - rows.mean(dim=0)).square().sum())
-        for _ in range(400)
-    ]
-    simulated = math.sqrt(np.mean(errors))
-    assert simulated <= found.noise * 1.1
-    assert found.noise <= 2.5 * simulated
-    assert found.largest_signal == 0.5
-    assert found.local_epsilon is None
+    assert (found.local_epsilon is None) == (slack > 2)
 
 
 def test_more_reports_and_rounds_raise_the_ratio_as_square_roots() -> None:

@@ -44,25 +44,28 @@ def but(base, name, change):
     return type(f"But{name.title()}", (base,), {name: changed})
 
 
+def in_secret(base, sound):
+    """``base``, which tells the law of the sound one."""
+
+    def log_likelihood(self, reports, x):
+        told = sound(local_epsilon=self.local_epsilon, dim=self.dim, radius=self.radius)
+        return told.log_likelihood(reports, x)
+
+    return type(f"{base.__name__}InSecret", (base,), {"log_likelihood": log_likelihood})
+
+
+def silent(base):
+    """``base``, which neither lists its reports nor tells its law."""
+    nothing = {"outcomes": Mechanism.outcomes, "log_likelihood": Mechanism.log_likelihood}
+    return type(f"Silent{base.__name__}", (base,), nothing)
+
+
 class Louder(BinaryRandomizedResponse):
     """Spends five per cent more than it declares, and says so in its law."""
 
     def __init__(self, **parameters):
         super().__init__(**parameters)
         self._cap = cap_parameters(local_epsilon=1.05 * self.local_epsilon, signs=1)
-
-
-class LouderInSecret(Louder):
-    """The same, with the law of the sound one."""
-
-    def log_likelihood(self, reports, x):
-        sound = BinaryRandomizedResponse(local_epsilon=self.local_epsilon, radius=self.radius)
-        return sound.log_likelihood(reports, x)
-
-
-class LouderWithoutALaw(Louder):
-    outcomes = Mechanism.outcomes
-    log_likelihood = Mechanism.log_likelihood
 
 
 class LouderCap(PrivUnit):
@@ -72,20 +75,14 @@ class LouderCap(PrivUnit):
         object.__setattr__(self, "parameters", louder)
 
 
-class LouderCapInSecret(LouderCap):
-    def log_likelihood(self, reports, x):
-        sound = PrivUnit(local_epsilon=self.local_epsilon, dim=self.dim, radius=self.radius)
-        return sound.log_likelihood(reports, x)
-
-
 @first_fast(
     ("broken", "dim", "check"),
     [
         (Louder, 1, "keeps local epsilon"),
-        (LouderInSecret, 1, "sampler follows its law"),
-        (LouderWithoutALaw, 1, "withstands the audit"),
+        (in_secret(Louder, BinaryRandomizedResponse), 1, "sampler follows its law"),
+        (silent(Louder), 1, "withstands the audit"),
         (LouderCap, 7, "keeps local epsilon"),
-        (LouderCapInSecret, 7, "sampler follows its law"),
+        (in_secret(LouderCap, PrivUnit), 7, "sampler follows its law"),
     ],
     fast=3,
 )
@@ -233,13 +230,6 @@ def narrowed(base, share):
     return but(base, "blanket", lambda self, sound: shrunk(self, sound, share))
 
 
-class HiddenCategories(BlanketOfABillionCategories):
-    """Neither lists its reports nor tells its law."""
-
-    outcomes = Mechanism.outcomes
-    log_likelihood = Mechanism.log_likelihood
-
-
 @pytest.mark.parametrize(
     ("broken", "dim"),
     [
@@ -247,7 +237,7 @@ class HiddenCategories(BlanketOfABillionCategories):
         (narrowed(LInfCoordinate, 1e-9), 3),  # hardly any report tells a thing
         (narrowed(KRR, 0.999), 3),
         (narrowed(OUE, 1.0), 3),  # what one report tells is right; how often others send it is not
-        (HiddenCategories, 3),
+        (silent(BlanketOfABillionCategories), 3),
     ],
 )
 def test_a_blanket_that_is_too_small(broken, dim):
@@ -259,12 +249,7 @@ WiderBlanket = but(  # the worst case over all mechanisms, which is sound
 )
 
 
-class WiderInSecret(WiderBlanket):
-    outcomes = Mechanism.outcomes
-    log_likelihood = Mechanism.log_likelihood
-
-
-@pytest.mark.parametrize("sound", [WiderBlanket, WiderInSecret])
+@pytest.mark.parametrize("sound", [WiderBlanket, silent(WiderBlanket)])
 def test_a_blanket_that_is_wide_enough(sound):
     check_mechanism(sound, dims=(3,), samples=5000, **ONE).raise_on_failure()
 

@@ -29,17 +29,6 @@ class CountMasses:
         """The law of the sum of two independent numbers. All terms are positive, so that none cancel."""
         return CountMasses.of(self.first + other.first, np.convolve(self.masses, other.masses))
 
-    def times(self, draws: int) -> CountMasses:
-        """The law of a sum of so many independent draws."""
-        found, square = CountMasses(first=0, masses=np.ones(1)), self
-        while draws:
-            if draws & 1:
-                found = found.plus(square)
-            draws >>= 1
-            if draws:
-                square = square.plus(square)
-        return found
-
     def on(self, first: int, length: int) -> Floats:
         """Masses of so many numbers from ``first`` up, which hold all of these."""
         found = np.zeros(length)
@@ -56,26 +45,46 @@ def reach_of(*laws: CountMasses) -> tuple[int, int]:
 def mixed_counts(laws: Sequence[tuple[float, CountMasses]]) -> CountMasses:
     """A mixture, by probabilities."""
     first, length = reach_of(*(law for _, law in laws))
-    return CountMasses.of(first, sum((mass * law.on(first, length) for mass, law in laws), np.zeros(length)))
+    total = np.zeros(length)
+    for mass, law in laws:
+        total[law.first - first : law.first - first + len(law.masses)] += mass * law.masses
+    return CountMasses.of(first, total)
 
 
-def drawn_counts(groups: Sequence[tuple[CountMasses, int]], *, draws: int) -> CountMasses:
-    """The sum over that many clients, drawn uniformly from one or two groups: a law, and a size, each."""
+def drawn_counts(groups: Sequence[tuple[float, int]], *, draws: int) -> CountMasses:
+    """How many of that many clients, drawn uniformly, are counted.
+
+    Each client is counted with the probability of its group, on its own. So of all clients a sum of binomial
+    numbers would be, and given how many the drawn ones are a uniform subset.
+
+    Args:
+        groups: the probability, and the number of clients, of each.
+        draws: how many clients are drawn.
+    """
     among = sum(size for _, size in groups)
-    if len(groups) == 1 or draws == among:
-        total = CountMasses(first=0, masses=np.ones(1))
-        for law, size in groups:
-            total = total.plus(law.times(min(size, draws)))
+    total = CountMasses(first=0, masses=np.ones(1))
+    for chance, size in groups:
+        first, masses = binomial_window(size, chance)
+        total = total.plus(CountMasses(first=first, masses=masses))
+    if draws == among:
         return total
-    (one, size), (two, _) = groups
-    first, masses = hypergeometric_window(draws=draws, marked=size, among=among)
-    last = first + len(masses) - 1
-    ones, twos = [one.times(first)], [two.times(draws - last)]
-    for _ in range(len(masses) - 1):
-        ones.append(ones[-1].plus(one))
-        twos.append(twos[-1].plus(two))
-    pairs = zip(masses.tolist(), ones, reversed(twos), strict=True)
-    return mixed_counts([(mass, a.plus(b)) for mass, a, b in pairs if mass > TAIL])
+    found = []
+    for marked, mass in enumerate(total.masses.tolist(), start=total.first):
+        first, masses = hypergeometric_window(draws=draws, marked=marked, among=among)
+        found.append((mass, CountMasses(first=first, masses=masses)))
+    return mixed_counts(found)
+
+
+def signed_counts(numbers: CountMasses) -> CountMasses:
+    """The sum of fair signs, of a random number of them."""
+    fair = CountMasses(first=-1, masses=np.array([0.5, 0.0, 0.5]))
+    more = CountMasses(first=0, masses=np.zeros(1))
+    for mass in reversed(numbers.masses.tolist()):  # of those beyond the least number, as in Horner's rule
+        more = mixed_counts([(1.0, more.plus(fair)), (mass, CountMasses(first=0, masses=np.ones(1)))])
+    least, halves = binomial_window(numbers.first, 0.5)
+    spread = np.zeros(2 * len(halves) - 1)
+    spread[::2] = halves
+    return more.plus(CountMasses(first=2 * least - numbers.first, masses=spread))
 
 
 def split_counts(total: CountMasses, *, shown: CountMasses, clear: float) -> tuple[Floats, Floats]:

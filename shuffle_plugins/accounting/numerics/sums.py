@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -94,9 +95,8 @@ class MixedSums:
         shift: x, shape (rows,).
         types: up to three laws.
         further: laws besides the types, each with the number of its draws.
-        groups: further draws of which each has one of two laws: both, and the number of draws. What is found
-            holds for all of their mixes, too; it takes twice as long for each group.
-        held: of each group the law that all of its draws have; the method that is asked chooses it.
+        groups: further draws of which each has one of two types of their own: both, and the number of draws.
+            Then there are two types. What is found holds for all mixes of all groups.
     """
 
     shift: Floats
@@ -104,16 +104,11 @@ class MixedSums:
     trials: int
     further: Sequence[tuple[Law, int]] = ()
     groups: Sequence[tuple[tuple[Law, Law], int]] = ()
-    held: tuple[int, ...] = ()
 
     @cached_property
-    def _besides(self) -> list[tuple[Law, int]]:
-        """Further laws, those of the groups with them."""
-        held = zip(self.groups, self.held, strict=len(self.held) > 0)
-        return [*self.further, *((laws[of], draws) for (laws, draws), of in held)]
-
-    def _corners(self) -> list[MixedSums]:
-        return [replace(self, held=held) for held in product((0, 1), repeat=len(self.groups))]
+    def _draws(self) -> list[int]:
+        """Of each group, those of ``types`` first."""
+        return [self.trials, *(draws for _, draws in self.groups)]
 
     def largest(self, share: float) -> Floats:
         """For each row one upper bound on the expected positive parts of all mixes, shape (rows,).
@@ -122,8 +117,6 @@ class MixedSums:
             share: variance of the Gaussian that smooths the sum, relative to the sum's variance, or to that
                 under the tilt of the contour where that is less; in (0, 1).
         """
-        if len(self.held) < len(self.groups):
-            return np.asarray(np.max([each.largest(share) for each in self._corners()], axis=0))
         saddle = self.saddle_points()
         tilt, distance = saddle.tilt, self.shift / np.maximum(self.deviation, 1e-300)
         smoothing = self.smoothing(share, saddle)
@@ -134,7 +127,9 @@ class MixedSums:
         found, end = np.empty(len(terms)), np.empty(len(terms))
         for rows, most in _batches(terms):
             kept, dropped = self._terms(rows, most, saddle=saddle, smoothing=smoothing[rows], step=step[rows])
-            largest = _largest_of_all_mixes(kept, trials=self.trials, enough=enough[rows])
+            largest = _largest_of_all_mixes(
+                kept, trials=sum(self._draws), enough=enough[rows], whole=not self.groups
+            )
             found[rows] = largest + dropped
             end[rows] = step[rows] * (most - 1)
         found *= step / (2 * math.pi)
@@ -162,7 +157,7 @@ class MixedSums:
         tilt, shift = saddle.tilt[rows], self.shift[rows]
         height = tilt * shift - 2 * np.log(tilt) - saddle.log_height[rows] + (smoothing * tilt) ** 2 / 2
         of_laws = _log_moments(values[:, rows], masses, tilt, step, count)
-        log_modulus, angle, wrong = (each[: len(self.types)] for each in of_laws)
+        log_modulus, angle, wrong = of_laws
         # Of the further laws together.
         more_modulus, more_angle, more_wrong = (self._together(each) for each in of_laws)
         t = step[:, None] * np.arange(count)
@@ -172,36 +167,37 @@ class MixedSums:
         turn = t * (shift + smoothing**2 * tilt)[:, None] - 2 * np.arctan(ratio) + more_angle
         rounding = more_wrong + 8 * _ROUNDOFF * (np.abs(turn) + np.abs(shape) + 8)
         shape[:, 1:] += math.log(2.0)
-        highest = (log_modulus + wrong).max(axis=0)
-        ceiling = np.exp(np.minimum(shape + self.trials * highest, 600.0))
+        highest = self._of_types(log_modulus + wrong).max(axis=0).sum(axis=0)
+        ceiling = np.exp(np.minimum(shape + highest, 600.0))
         # 20.0: −log of the size, over the largest term's, of terms that are bounded and not computed
         kept = np.any(ceiling > math.exp(-20.0), axis=0)
-        every = log_modulus, angle, wrong, shape, turn, rounding
         off = ceiling[:, ~kept].sum(axis=1)
-        if self.held:
-            bend, more = np.zeros(shape.shape), np.zeros(shape.shape)  # C·D², and growth towards other mixes
-            here = len(of_laws[0]) - len(self.held)  # where the groups' laws begin
-            for i, ((laws, draws), of) in enumerate(zip(self.groups, self.held, strict=True), start=here):
-                law, weights = laws[1 - of]
-                other = _log_moments(law[None, rows], weights[None], tilt, step, count)
-                larger, turned = (draws * (other[part][0] - of_laws[part][i]) for part in (0, 1))
-                bend += (larger**2 + turned**2) / 8
-                more += np.maximum(larger, 0.0)
-            largest = ceiling * np.exp(np.minimum(more, 600.0)) * np.minimum(bend * (1 + 1e-6), 2.0)
-            off += largest[:, kept].sum(axis=1)
+        if self.groups:
+            wrong = wrong + (4 + len(self._draws)) * _ROUNDOFF * (np.abs(angle) + np.abs(log_modulus))
+            first, second = self._of_types(log_modulus + 1j * angle)
+            error = self._of_types(wrong).max(axis=0).sum(axis=0)
+            off += (ceiling * np.minimum(_off_the_line(first - second) + error, 2.0))[:, kept].sum(axis=1)
+        draws = max(sum(self._draws), 1)
+        every = (
+            *(self._of_types(each, draws).sum(axis=1) for each in (log_modulus, angle, wrong)),
+            shape,
+            turn,
+            rounding,
+        )
         return _Terms(*(each[..., kept] for each in every)), off
 
     def log_bound(self) -> Floats:
         """Chernoff's bound on the logarithm of the same, shape (rows,): (y)₊ ≤ e^{c·y − 1}/c."""
-        if len(self.held) < len(self.groups):
-            return np.asarray(np.max([each.log_bound() for each in self._corners()], axis=0))
         saddle = self.saddle_points()
         return np.asarray(saddle.log_height + np.log(saddle.tilt) - 1.0, dtype=np.float64)
 
     @cached_property
     def packed(self) -> Law:
-        """All laws, types first: values, (laws, rows, atoms), and masses, (laws, atoms)."""
-        laws = [*self.types, *(law for law, _ in self._besides)]
+        """All laws, of each type that of every group first: values, (laws, rows, atoms), and masses."""
+        of_types = [
+            law for i, law in enumerate(self.types) for law in (law, *(laws[i] for laws, _ in self.groups))
+        ]
+        laws = [*of_types, *(law for law, _ in self.further)]
         atoms = max(len(masses) for _, masses in laws)
         values = np.zeros((len(laws), len(self.shift), atoms))
         weights = np.zeros((len(laws), atoms))
@@ -217,13 +213,22 @@ class MixedSums:
         return self._largest_deviation(np.einsum("la,lra->lr", masses, values**2))
 
     def _largest_deviation(self, variances: Floats) -> Floats:
-        largest = self.trials * variances[: len(self.types)].max(axis=0)
+        largest = self._of_types(variances).max(axis=0).sum(axis=0)
         return np.asarray(np.sqrt(largest + self._together(variances)), dtype=np.float64)
+
+    def _of_types(self, of_laws: Any, over: int = 1) -> Any:
+        """What each group's draws make together if all are of one type, of values that add up, divided.
+
+        From shape (laws, …) to (types, groups, …).
+        """
+        kinds, draws = len(self.types), np.array(self._draws) / over
+        of_types = of_laws[: kinds * len(draws)].reshape(kinds, len(draws), *of_laws.shape[1:])
+        return of_types * draws.reshape(-1, *(1 for _ in of_laws.shape[1:]))
 
     def _together(self, of_laws: Floats) -> Floats:
         """What the further laws' draws make together of values that add up, shape (laws, …)."""
-        draws = [float(number) for _, number in self._besides]
-        return np.asarray(np.tensordot(draws, of_laws[len(self.types) :], axes=1))
+        draws = [float(number) for _, number in self.further]
+        return np.asarray(np.tensordot(draws, of_laws[len(self.types) * len(self._draws) :], axes=1))
 
     def saddle_points(self) -> _Saddle:
         """About the c > 0 at which the largest N·log M_i(c) + log M_further(c) + c·x − 2·log c is least."""
@@ -263,14 +268,15 @@ class MixedSums:
         growth *= values
         mean = growth.sum(axis=2) / (1 + moment)
         variance = np.maximum((growth * values).sum(axis=2) / (1 + moment) - mean**2, 0.0)
-        logs, kinds = np.log1p(moment), len(self.types)
-        of_types = self.trials * logs[:kinds]
+        logs = np.log1p(moment)
+        of_types = self._of_types(logs)
         best = np.argmax(of_types, axis=0)[None]
-        steepest = np.take_along_axis(self.trials * mean[:kinds], best, 0)[0]
+        steepest = np.take_along_axis(self._of_types(mean), best, 0)[0].sum(axis=0)
+        highest = of_types.max(axis=0).sum(axis=0)
         slope = steepest + self._together(mean) + self.shift - 2 / tilt
         return _Saddle(
             tilt=tilt,
-            log_height=of_types.max(axis=0) + self._together(logs) + tilt * self.shift - 2 * np.log(tilt),
+            log_height=highest + self._together(logs) + tilt * self.shift - 2 * np.log(tilt),
             slope=slope,
             spread=self._largest_deviation(variance),
         )
@@ -463,10 +469,24 @@ def _weighted(counts: Mix, each: Floats) -> Floats:
     return np.asarray(total)
 
 
-def _largest_of_all_mixes(terms: _Terms, *, trials: int, enough: Floats) -> Floats:
-    """A bound on the sums at every mix, shape (rows,), to about the relative size ``enough`` of each row."""
+def _off_the_line(apart: npt.NDArray[np.complex128]) -> Floats:
+    """How far log Π M^n may be from the line between its values if all draws are of one type; (rows, terms).
+
+    Args:
+        apart: by how much it differs between the types, for each group; (groups, rows, terms).
+    """
+    lead = np.abs(apart[:, :, :1]) + 1e-300
+    line = lead / lead.sum(axis=0) * apart.sum(axis=0)
+    return np.asarray(np.abs(apart - line).sum(axis=0) / 2 * (1 + 1e-9))
+
+
+def _largest_of_all_mixes(terms: _Terms, *, trials: int, enough: Floats, whole: bool) -> Floats:
+    """A bound on the sums at every mix, shape (rows,), to about the relative size ``enough`` of each row.
+
+    ``whole`` says that mixes are of whole numbers of draws.
+    """
     types = len(terms.log_modulus)
-    whole = types < 3  # corners are, so a cell of one draw holds no other mix
+    whole = whole and types < 3  # corners are, so a cell of one draw holds no other mix
     cells = _lattice(types, trials, _FIRST_STRIDES[types])
     nodes = _Nodes(terms, trials=trials)
     result, rows = np.empty(len(terms.shape)), np.arange(len(terms.shape))

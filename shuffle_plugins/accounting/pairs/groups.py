@@ -77,7 +77,7 @@ class GroupsPair(OthersPair):
         slots: k, how many of them report, drawn uniformly; n if ``rate`` is below 1.
         rate: γ under Poisson sampling, else 1.
         shared: the law of (R_x/w − 1, R_x'/w − 1) under w, of client 1's two worst records.
-        others: everybody else, by groups; those with types first.
+        others: everybody else, by groups.
         least: the smallest θ of all groups, client 1's own among them.
     """
 
@@ -209,24 +209,19 @@ class GroupsPair(OthersPair):
         else:
             unit = bucket.own
             own = self._thinned(_times(unit, mixed_law(self.shared, growth, 1.0)), self._seen)
-        plain: list[tuple[Law, int]] = [(own, 1)]
-        typed: list[tuple[tuple[Law, Law], int]] = []
+        further: list[tuple[Law, int]] = [(own, 1)]
+        groups: list[tuple[tuple[Law, Law], int]] = []
         for each, count in zip(self.others, bucket.counts, strict=True):
             weight, kept = _tilted(each.common, bucket.near), _tilted(each.common, bucket.far)
             if each.types:
                 first, second = (mixed_law(law, growth, kept / each.common) for law in each.types)
                 one, two = (self._thinned(_times(weight * unit, law), self.rate) for law in (first, second))
-                typed.append(((one, two), count))
+                groups.append(((one, two), count))
             else:
-                plain.append((self._thinned(self._clone(weight, kept, unit, growth), self.rate), count))
-        if typed:
-            pair, trials = typed.pop(0)
-            types = list(pair)
-        else:
-            law, trials = plain.pop()
-            types = [law]
+                further.append((self._thinned(self._clone(weight, kept, unit, growth), self.rate), count))
+        types, trials = groups.pop(0) if groups else ((further[-1][0],), further.pop()[1])
         return MixedSums(
-            shift=-self.population * growth, types=types, trials=trials, further=plain, groups=typed
+            shift=-self.population * growth, types=list(types), trials=trials, further=further, groups=groups
         )
 
     def _clone(self, weight: float, kept: float, unit: float, growth: Floats) -> Law:

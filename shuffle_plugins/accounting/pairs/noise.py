@@ -274,27 +274,6 @@ def delta_of_gaussian(epsilon: float, *, mu: float) -> tuple[float, float]:
     return max(value - off, 0.0), min(value + off + 1e-300, 1.0)
 
 
-def epsilon_of_gaussian(delta: float, *, mu: float) -> tuple[float, float]:
-    """ε at δ of N(μ, 1) against N(0, 1), rounded down and up by some 1e-9 of it."""
-    most = mu * (mu / 2 + math.sqrt(-2 * math.log(delta)))  # Φ(−x) ≤ e^(−x²/2)
-
-    def excess(epsilon: float) -> float:
-        return math.log(delta_of_gaussian(epsilon, mu=mu)[1] / delta)
-
-    if mu == 0 or excess(0.0) <= 0:
-        return 0.0, 0.0
-    if delta < 1e-280:
-        return 0.0, most * (1 + 1e-12)
-    found = zero_between(excess, 0.0, most, xtol=0.0, rtol=1e-10)
-    lower = upper = found
-    apart = 1e-9
-    while delta_of_gaussian(upper, mu=mu)[1] > delta:
-        upper, apart = found * (1 + apart), 2 * apart
-    while lower > 0 and delta_of_gaussian(lower, mu=mu)[0] < delta:
-        lower, apart = max(found * (1 - apart), 0.0), 2 * apart
-    return lower, upper
-
-
 def _mills(x: Floats) -> Floats:
     return np.asarray(math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2)), dtype=np.float64)
 

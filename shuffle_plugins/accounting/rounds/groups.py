@@ -25,12 +25,13 @@ from shuffle_plugins.accounting.numerics.counts import (
     drawn_counts,
     mixed_counts,
     reach_of,
+    signed_counts,
     split_counts,
 )
 from shuffle_plugins.accounting.numerics.sums import Floats
 from shuffle_plugins.accounting.pairs.groups import GroupsPair, OtherClients, shared_atoms, sign_types
 from shuffle_plugins.accounting.pairs.others import others_losses
-from shuffle_plugins.accounting.pairs.reports import Blanket, information
+from shuffle_plugins.accounting.pairs.reports import Blanket
 from shuffle_plugins.accounting.rounds.round import (
     Round,
     ShuffleRound,
@@ -50,8 +51,8 @@ ONE_ENCODING = ONE_BIT | {"hadamard-response", "k-rr"}
 
 _CHOICE = "who is in which group does not follow from the data"
 _LOUDEST = 30.0  # ε0, up to which sums of likelihoods keep their digits
-_MOST_TYPED = 3  # groups whose own records are used: each doubles the time
-_MOST_COUNTED = 1 << 22  # clients, and outcomes, up to which a lower bound lists counts
+_MOST_COUNTED = 1 << 22  # clients up to which a lower bound lists counts, …
+_MOST_DRAWN = 1 << 36  # … and times the reports that are drawn of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +202,7 @@ class GroupsRound(Round):
         return reduce(tighter, laws)
 
     def _pairs(self) -> list[GroupsPair]:
-        """Pairs that dominate: of what all reports have in common, and of what one group's bits hide."""
+        """Pairs that dominate: of what all reports have in common, and of all that bits hide."""
         others = [(level, count) for level, count in self._others() if count]
         clones = [OtherClients(count=count, common=self._common(level)) for level, count in others]
         plain = GroupsPair(
@@ -215,23 +216,11 @@ class GroupsRound(Round):
         )
         if self.mechanism not in ONE_BIT or not self.channel_fixed or self.spans_batches:
             return [plain]
-        typed = [
+        typed = (
             replace(each, types=sign_types(self.local_epsilon, level))
             for each, (level, _) in zip(clones, others, strict=True)
-        ]
-        spread = information(plain.shared)
-        gains = [
-            one.variance(spread) - other.variance(spread) for one, other in zip(clones, typed, strict=True)
-        ]
-        order = sorted(range(len(typed)), key=lambda i: -gains[i])
-        # 0.002: of the variance, for which it is worth the time
-        worth = 0.002 * sum(each.variance(spread) for each in clones)
-        taken = [i for i in order[:_MOST_TYPED] if gains[i] > worth]
-        if not taken:
-            return [plain]
-        mixed = replace(
-            plain, others=(*(typed[i] for i in taken), *(clones[i] for i in order if i not in taken))
         )
+        mixed = replace(plain, others=tuple(typed))
         return [mixed] if plain.slots < plain.population else [plain, mixed]
 
     def _others(self) -> list[tuple[float, int]]:
@@ -253,12 +242,13 @@ class GroupsRound(Round):
     def lower_families(self) -> tuple[str, ...]:
         if len(self.groups) == 1:
             return lower_families(self._plain)
-        drawn = self.sampling is Sampling.WITHOUT_REPLACEMENT and self.cohort < self.population
-        usual = self.sampling in (Sampling.FULL, Sampling.WITHOUT_REPLACEMENT, Sampling.POISSON)
-        if not usual or self.population > _MOST_COUNTED or (drawn and len(self.groups) > 2):
+        reports = self._reports_from_below
+        drawn = reports < self.population
+        if self.population > _MOST_COUNTED or (drawn and self.population * reports > _MOST_DRAWN):
             return ()
-        third = (f"{self.mechanism} instance, third record",) if self.blanket.outside > 0 else ()
-        return (*third, *((f"{self.mechanism} instance",) if self.blanket.exact else ()))
+        if self.blanket.outside > 0:
+            return (f"{self.mechanism} instance, third record",)
+        return (f"{self.mechanism} instance",) if self.blanket.exact else ()
 
     @override
     def lower_losses(
@@ -269,7 +259,7 @@ class GroupsRound(Round):
             return lower_losses(self._plain, family, resolution, exchanged=exchanged)
         if family not in self.lower_families:
             raise ValueError(f"a {type(self).__name__} has no instance {family!r}")
-        p, q = self._counted(third=family.endswith("third record"))
+        p, q = self._counted()
         if exchanged:
             p, q = q, p
         return finite_losses(
@@ -281,53 +271,44 @@ class GroupsRound(Round):
             resolution=resolution,
             symmetric=False,
             # 2**-46: of a mass, for each draw that it is summed over
-            mass_error=MASS_ERROR + 2.0**-46 * self._reports,
+            mass_error=MASS_ERROR + 2.0**-46 * self._reports_from_below,
         )
 
-    def _counted(self, *, third: bool) -> tuple[Floats, Floats]:
+    @property
+    def _reports_from_below(self) -> int:
+        """How many clients are drawn for all batches together: the last one of an epoch may be left out."""
+        if self.sampling is Sampling.EPOCH:
+            return self.population // int(self.cohort) * int(self.cohort)
+        return self._reports
+
+    def _counted(self) -> tuple[Floats, Floats]:
         """Masses of what the reports that are likely for x or x' add up to, if client 1 holds x, and x'."""
-        blanket, rate = self.blanket, self._rate
-        share = rate * (blanket.outside if third else blanket.differing) / blanket.mass
-        unlikely = [share * self._common(level) for level, _ in self.groups]
+        blanket, third, reports = self.blanket, self.blanket.outside > 0, self._reports_from_below
+        share = self._rate * (blanket.outside if third else blanket.differing) / blanket.mass
         low = share * self._common(self.local_epsilon)
         high = low * math.exp(self.local_epsilon)
-        # 150.0: standard deviations of the number of such reports, over which each number is told apart
-        if third and self._reports * 2 * max(unlikely) < 150.0**2:
-            drawn = self._drawn([_bit(2 * each) for each in unlikely], _bit(low + high))
-            chance, others, own = drawn[0]
-            shown = CountMasses(first=1 + others.first, masses=chance * own.masses[1] * others.masses)
-            total = mixed_counts([(chance, law.plus(own)) for chance, law, own in drawn])
-            return split_counts(total, shown=shown, clear=math.tanh(self.local_epsilon / 2))
-        likely = [
-            each * (1.0 if third else math.exp(level))
-            for each, (level, _) in zip(unlikely, self.groups, strict=True)
-        ]
-        held = [(high, low), (low, high)]
-        if (
-            rate < 1 and not third
-        ):  # reports for x' are many, and of a random number, so that they tell little
-            likely, held = [0.0] * len(likely), [(high, 0.0), (low, 0.0)]
-        laws = [_sign(*each) for each in zip(unlikely, likely, strict=True)]
-        first, second = (
-            mixed_counts([(chance, law.plus(own)) for chance, law, own in self._drawn(laws, _sign(*each))])
-            for each in held
+        # With a third record those for x and those for x' are counted, else those for x.
+        others = [((2 if third else 1) * share * self._common(level), size) for level, size in self._others()]
+        drawn, left_out = (
+            drawn_counts(others, draws=draws) for draws in (reports - 1, min(reports, self.population - 1))
         )
+        taken = reports / self.population
+
+        def among_all(own: CountMasses) -> CountMasses:
+            return mixed_counts([(taken, drawn.plus(own)), (1 - taken, left_out)])
+
+        # 150.0: standard deviations of their number, over which each number is told apart
+        if third and reports * max(chance for chance, _ in others) < 150.0**2:
+            shown = CountMasses(first=1 + drawn.first, masses=taken * (low + high) * drawn.masses)
+            clear = math.tanh(self.local_epsilon / 2)
+            return split_counts(among_all(_bit(low + high)), shown=shown, clear=clear)
+        if third:
+            drawn, left_out = signed_counts(drawn), signed_counts(left_out)
+            first, second = among_all(_sign(high, low)), among_all(_sign(low, high))
+        else:
+            first, second = among_all(_bit(high)), among_all(_bit(low))
         start, length = reach_of(first, second)
         return first.on(start, length), second.on(start, length)
-
-    def _drawn(
-        self, laws: list[CountMasses], own: CountMasses
-    ) -> list[tuple[float, CountMasses, CountMasses]]:
-        """What the others' reports add up to, and client 1's, if it is drawn and if it is not."""
-        sizes = [count for _, count in self._others()]
-        groups = list(zip(laws, sizes, strict=True))
-        if self._reports == self.population:
-            return [(1.0, drawn_counts(groups, draws=self.population - 1), own)]
-        none = CountMasses(first=0, masses=np.ones(1))
-        return [
-            (self.sampling_rate, drawn_counts(groups, draws=self._reports - 1), own),
-            (1 - self.sampling_rate, drawn_counts(groups, draws=self._reports), none),
-        ]
 
     # -- checkpoints --------------------------------------------------------------------------------------
 

@@ -77,15 +77,11 @@ def decode_signs(packed: Tensor, *, columns: int) -> Tensor:
     check_packed(packed, columns=columns)
     if runs_kernels(packed.device):
         return _triton().decode_signs_triton(packed, columns=columns)
-    counts = torch.zeros(packed.shape[1] * WORD_BITS, dtype=torch.int64, device=packed.device)
-    chunk = max(1 << 10, (1 << 16) // max(1, packed.shape[1]))  # words handled at a time
+    counts = torch.zeros(columns, dtype=torch.int64, device=packed.device)
+    chunk = max(1, (1 << 20) // max(1, columns))  # bits handled at a time
     for start in range(0, packed.shape[0], chunk):
-        level, weight = packed[start : start + chunk], 0
-        while level.shape[0]:  # full adders on whole words: a row costs five operations a word
-            level, carried = _add_up(level)
-            counts += unpack_signs(level, columns=counts.numel()).sum(dim=0) << weight
-            level, weight = carried, weight + 1
-    return counts[:columns]
+        counts += unpack_signs(packed[start : start + chunk], columns=columns).sum(dim=0)
+    return counts
 
 
 def check_packed(packed: Tensor, *, columns: int) -> None:
@@ -95,17 +91,6 @@ def check_packed(packed: Tensor, *, columns: int) -> None:
             f"bits of {columns} columns come packed as int32 (rows, {packed_width(columns)}), got "
             f"{packed.dtype} {tuple(packed.shape)}"
         )
-
-
-def _add_up(level: Tensor) -> tuple[Tensor, Tensor]:
-    """At most two rows, and rows of twice their weight, with the column sums of ``level``."""
-    carried = [level[:0]]
-    while (third := level.shape[0] // 3) > 0:
-        a, b, c = level[: 3 * third].view(3, third, -1)
-        odd = a ^ b
-        carried.append((a & b) | (odd & c))
-        level = torch.cat([odd.bitwise_xor_(c), level[3 * third :]])
-    return level, torch.cat(carried)
 
 
 # -- draws ------------------------------------------------------------------------------------------------

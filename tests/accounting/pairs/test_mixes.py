@@ -244,3 +244,28 @@ def test_channels_that_follow_reports_keep_the_blanket(mechanism: str, dim: int)
     assert Round.from_state(following.state()) == following
     assert epsilon_of(shared).upper < 0.98 * epsilon_of(following).upper
     assert epsilon_of(following).upper == epsilon_of(epoch).upper
+
+
+@pytest.mark.parametrize("sizes", [(3, 2), (1, 1, 2), (4, 0, 1)])
+def test_sums_of_every_mix_of_several_groups_are_below_the_bound(sizes: tuple[int, ...]) -> None:
+    """Every group has two types of its own; all numbers of draws of the first one, in each."""
+    rng = np.random.default_rng(len(sizes))
+    shift = np.array([0.3, -1.0, -3.0])
+    groups = []
+    for size in sizes:
+        types = []
+        for atoms in (2, 3):
+            values, masses = rng.normal(size=(3, atoms)), rng.dirichlet(np.ones(atoms))
+            types.append((values - (values @ masses)[:, None], masses))
+        groups.append(((types[0], types[1]), size))
+    (first, trials), *more = groups
+    worst = np.zeros(3)
+    for mix in itertools.product(*(range(size + 1) for size in sizes)):
+        value, mass = shift[:, None], np.ones(1)
+        for (types, size), of_first in zip(groups, mix, strict=True):
+            for values, masses in [types[0]] * of_first + [types[1]] * (size - of_first):
+                value = (value[:, :, None] + values[:, None, :]).reshape(3, -1)
+                mass = np.outer(mass, masses).ravel()
+        worst = np.maximum(worst, np.maximum(value, 0.0) @ mass)
+    found = MixedSums(shift=shift, types=list(first), trials=trials, groups=more).largest(1e-3)
+    assert np.all(worst <= found)

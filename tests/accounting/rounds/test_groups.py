@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
+import runpy
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 from brute_force import Law, hockey_stick, shuffled_laws
+from scipy import stats
 from thinning import first_fast
 
 from shuffle_plugins import mechanisms
@@ -76,7 +79,13 @@ def datasets(counts: tuple[int, ...], own: int, records: int) -> Iterator[list[i
         yield [row for rows in held for row in rows]
 
 
-SAMPLINGS = [{}, {"cohort": 2, "sampling": "without-replacement"}, {"cohort": 1.2, "sampling": "poisson"}]
+SAMPLINGS = [
+    {},
+    {"cohort": 2, "sampling": "without-replacement"},
+    {"cohort": 1.2, "sampling": "poisson"},
+    {"cohort": 2, "sampling": "epoch"},
+    {"cohort": 1.2, "sampling": "check-in"},
+]
 
 
 @first_fast(
@@ -87,6 +96,8 @@ SAMPLINGS = [{}, {"cohort": 2, "sampling": "without-replacement"}, {"cohort": 1.
         ("binary-rr", 2, (1, 5)),
         ("binary-rr", 2, (4, 1)),
         ("binary-rr", 2, (3, 3)),
+        ("binary-rr", 2, (1, 2, 2)),
+        ("k-rr", 3, (1, 1, 2)),
         ("k-rr", 3, (2, 2)),
         ("k-rr", 3, (1, 3)),
         ("hadamard-response", 3, (2, 2)),
@@ -98,14 +109,16 @@ def test_no_dataset_of_few_clients_tells_more(
     mechanism: str, records: int, counts: tuple[int, ...], sampling: dict[str, object]
 ) -> None:
     """Every dataset of the others, every pair of records, both groups; and both ends of δ(ε)."""
-    rows = np.vstack([channel(mechanism, level, records) for level in LEVELS])
-    drawn: dict[str, float] = {}
-    if sampling:
-        size = float(str(sampling["cohort"]))
-        drawn = {"rate": size / sum(counts)} if sampling["sampling"] == "poisson" else {"cohort": int(size)}
+    levels = (QUIET, 1.4, LOUD) if len(counts) == 3 else LEVELS
+    rows = np.vstack([channel(mechanism, level, records) for level in levels])
+    drawn = {
+        "without-replacement": {"cohort": 2},
+        "poisson": {"rate": 1.2 / sum(counts)},
+        "epoch": {"cohort": sum(counts) // 2 * 2},  # those of an epoch's full batches, put together
+    }.get(str(sampling.get("sampling")), {})
     dim = 1 if mechanism == "binary-rr" else records
-    for own, each in enumerate(groups_of(counts, mechanism=mechanism, dim=dim, **sampling)):
-        epsilons = np.linspace(0.0, 0.98 * LEVELS[own], 7)
+    for own, each in enumerate(groups_of(counts, levels=levels, mechanism=mechanism, dim=dim, **sampling)):
+        epsilons = np.linspace(0.0, 0.98 * levels[own], 7)
         worst = np.zeros(len(epsilons))
         for others in datasets(counts, own, records):
             ends = [own * records + z for z in range(records)]
@@ -148,6 +161,35 @@ def test_categories_hide_a_loud_client_worse_than_any_formula_of_levels_alone() 
     # ε of a Gaussian of shift μ at δ = 1e-6, by its upper end ε = μ²/2 + μ·√(2·log(1/δ))
     claimed = published**2 / 2 + published * math.sqrt(2 * math.log(1e6))
     assert epsilon_of(loud).lower > 1.5 * claimed
+
+
+def test_tests_of_what_one_client_sends_do_not_bound_what_it_loses() -> None:
+    """arXiv 2407.18157 for bits, and for Laplace noise, of which two counts tell more than it says."""
+    root = Path(__file__).parents[3]
+    published = runpy.run_path(str(root / "benchmarks" / "certified.py"))["tested_clones"]
+    of_bits, loud = partial(published, delta=1e-5, noise=False), {"mechanism": "binary-rr", "dim": 1}
+    for level, exceeded in ((1.0, True), (2.0, False)):
+        others = np.repeat([level / 2, level], [500, 499])
+        *_, each = groups_of((500, 500), levels=(level / 2, level), **loud)
+        found, claimed = epsilon_of(each, delta=1e-5), of_bits(others, level)
+        assert claimed < found.lower if exceeded else claimed > 1.5 * found.upper
+
+    clients, level, near = 20_000, 0.005, 1.3  # so far from 0 and from 1 reports are counted
+    claimed = published(np.full(clients, level), 1.0, delta=1e-5, noise=True)
+    edges = np.array([-near, 0.5, 1 + near])
+    quiet, about_zero, about_one = (
+        np.diff(stats.laplace.cdf((edges - at) * of)) for at, of in ((0, level), (0, 1.0), (1, 1.0))
+    )
+    left, right = np.ogrid[0:200, 0:200]
+    others = stats.binom.pmf(left + right, clients, quiet.sum())
+    others = others * stats.binom.pmf(left, left + right, quiet[0] / quiet.sum())
+    p, q = (
+        (1 - own.sum()) * others
+        + own[0] * np.pad(others, ((1, 0), (0, 0)))[:-1]
+        + own[1] * np.pad(others, ((0, 0), (1, 0)))[:, :-1]
+        for own in (about_one, about_zero)
+    )
+    assert np.maximum(p - math.exp(1.25 * claimed) * q, 0.0).sum() > 1e-5
 
 
 @pytest.mark.parametrize(("sampling", "seen"), [("epoch", 3), ("full", 3), ("without-replacement", 2)])

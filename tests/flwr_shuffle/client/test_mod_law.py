@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -108,24 +107,6 @@ def test_released_reports_have_the_mechanisms_law(case: str, name: str) -> None:
     assert stats.chisquare(observed, CLIENTS * law).pvalue > SURE
     without_update = _law(spec, torch.zeros_like(update), outcomes)
     assert stats.chisquare(observed, CLIENTS * without_update).pvalue < 1e-5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("case", "name"), [("integers", "privunit"), ("batch-norm", "laplace")])
-def test_released_reports_are_unbiased_and_as_noisy_as_they_should_be(case: str, name: str) -> None:
-    spec = MechanismSpec(name=name, local_epsilon=3.0, radius=1.5)
-    update, reports = _released(case, spec, clients=300)
-    mechanism = spec.build(dim=update.numel())
-    x = mechanism.clip(update.unsqueeze(0))[0].to(torch.float64)
-    errors = torch.stack([mechanism.sum(reports.narrow(i, i + 1)) for i in range(300)]).to(torch.float64) - x
-    # Nothing passes as it is. Noise on a grid is exactly zero once in a while, so a few zeros are no fault.
-    assert float((errors == 0).all(dim=1).double().mean()) < 0.1
-    mean, spread = errors.mean(dim=0), errors.std(dim=0) / math.sqrt(300)
-    assert bool((mean.abs() < 6 * spread).all())
-    # The mean of 300 squares of Laplace noise has a standard deviation of 0.065 times the variance. The
-    # sample's own would do less well: where it is low, the mean is low too.
-    squares = errors.square().sum(dim=1)
-    assert 0.6 < float(squares.mean()) / float(mechanism.variance(x.unsqueeze(0))[0]) < 1.6
 
 
 @pytest.mark.slow

@@ -280,19 +280,15 @@ def sealed(tmp_path: Path) -> _Sealed:
     return _Sealed(tmp_path)
 
 
-def test_a_client_that_pinned_a_mixer_sends_nothing_unsealed(sealed: _Sealed) -> None:
-    refusal = _answer(ShuffleMod(limits=GENEROUS), sealed.config, instruction(_spec(1.0)))
-    assert refusal == ClientRefusal.PINNED
-
-
-def test_a_client_seals_to_as_many_mixers_as_it_has_pinned(sealed: _Sealed) -> None:
-    asked = instruction(_spec(1.0), analyzer_key=public_key_bytes(sealed.analyzer), mixers=2)
-    assert _answer(ShuffleMod(limits=GENEROUS), sealed.config, asked) == ClientRefusal.OTHER_PINNED
-
-
-def test_a_client_without_a_mixer_does_not_seal_to_whom_the_server_says() -> None:
-    asked = instruction(_spec(1.0), analyzer_key=public_key_bytes(SealingKey.generate()))
-    assert _answer(ShuffleMod(limits=GENEROUS), {}, asked) == ClientRefusal.NOT_PINNED
+def test_a_client_seals_to_the_mixers_that_it_has_pinned_alone(sealed: _Sealed) -> None:
+    mod, key = ShuffleMod(limits=GENEROUS), public_key_bytes(sealed.analyzer)
+    for config, asked, refusal in (
+        (sealed.config, {}, ClientRefusal.PINNED),
+        (sealed.config, {"analyzer_key": key, "mixers": 2}, ClientRefusal.OTHER_PINNED),
+        (sealed.config, {"analyzer_key": bytes(32)}, ClientRefusal.BAD_INSTRUCTION),  # no point
+        ({}, {"analyzer_key": key}, ClientRefusal.NOT_PINNED),
+    ):
+        assert _answer(mod, config, instruction(_spec(1.0), **asked)) == refusal
 
 
 @pytest.mark.parametrize("fault", ["missing", "open", "other"])
@@ -306,11 +302,6 @@ def test_a_signing_key_that_cannot_be_used(fault: str, sealed: _Sealed, tmp_path
         write_private_key(path, SealingKey.generate())
     asked = instruction(_spec(1.0), analyzer_key=public_key_bytes(sealed.analyzer))
     assert _answer(ShuffleMod(limits=GENEROUS), sealed.config, asked) == ClientRefusal.BAD_SIGNING_KEY
-
-
-def test_an_analyzer_key_that_is_no_point_is_refused(sealed: _Sealed) -> None:
-    asked = instruction(_spec(1.0), analyzer_key=bytes(32))
-    assert _answer(ShuffleMod(limits=GENEROUS), sealed.config, asked) == ClientRefusal.BAD_INSTRUCTION
 
 
 # -- what an operator pins of the round as a whole ----------------------------------------------------------

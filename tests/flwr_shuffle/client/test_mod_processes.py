@@ -58,28 +58,20 @@ def test_reports_differ_however_an_app_seeds_its_generators() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("model", [MODEL, LARGE], ids=["small", "large"])
-def test_forks_of_one_state_never_report_alike(model: dict[str, np.ndarray]) -> None:
-    train = adding({"w": np.array(0.5)})
-    grid = grid_of(train)
-    asked = instruction(PRIVUNIT)
-    warm = payload_of(ask(grid, model, instruction(PRIVUNIT)))  # generators, kernels and threads are running
+def test_forks_of_one_state_never_report_alike_nor_share_their_coin() -> None:
+    grid = grid_of(TRAIN)
+    asked = instruction(PRIVUNIT, participation=0.5)
+    ask(grid, LARGE, instruction(PRIVUNIT))  # generators, kernels and threads are running
 
     def report() -> bytes:
         torch.manual_seed(0)
-        return payload_of(ask(grid, model, asked))
+        return payload_of(ask(grid, LARGE, asked))
 
-    forked = [_in_fork(report) for _ in range(6)]
-    assert {len(payload) for payload in forked} == {len(warm)}
-    assert len({*forked, warm, report()}) == 8
-
-
-def test_forks_do_not_share_the_coin() -> None:
-    """Self-sampling: thirty-two forks of one state do not all decide alike."""
-    grid = grid_of(TRAIN)
-    asked = instruction(PRIVUNIT, participation=0.5)
-    flags = {_in_fork(lambda: payload_of(ask(grid, MODEL, asked)))[0] for _ in range(32)}
-    assert flags == {0, 1}
+    forked = [_in_fork(report) for _ in range(32)]
+    assert len({len(payload) for payload in forked}) == 1
+    real = [payload for payload in forked if payload[0]]
+    assert len(set(real)) == len(real)
+    assert 0 < len(real) < 32
 
 
 def test_a_mod_travels_to_other_processes() -> None:

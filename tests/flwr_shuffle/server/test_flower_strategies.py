@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, MetricRecord
 from flwr.proto.node_pb2 import NodeInfo
-from flwr.serverapp.exception import PrivacyBudgetExhausted
-from flwr.serverapp.strategy import FedAvg, Krum, Result, Strategy
+from flwr.serverapp.strategy import FedAvg, Krum, Result
 from flwr_shuffle import FixedSize, ShuffleGrid, Waiting
 from flwr_shuffle.grids import InProcessGrid
 from flwr_shuffle.rounds import connected, is_simulation
@@ -51,31 +50,13 @@ def test_strategies_that_need_single_replies_are_refused(name):
     assert "FedAvg" in str(told.value) or "strategy that it wraps" in str(told.value)
 
 
-class Delegating(Strategy):
-    def __init__(self, strategy):
-        self.strategy = strategy
-
-    def configure_train(self, *arguments):
-        return self.strategy.configure_train(*arguments)
-
-    def aggregate_train(self, *arguments):
-        return self.strategy.aggregate_train(*arguments)
-
-    def configure_evaluate(self, *arguments):
-        return self.strategy.configure_evaluate(*arguments)
-
-    def aggregate_evaluate(self, *arguments):
-        return self.strategy.aggregate_evaluate(*arguments)
-
-    def summary(self):
-        self.strategy.summary()
-
-
 def test_they_are_refused_inside_wrappers_and_as_base_classes_too():
     class Mine(Krum):
         pass
 
-    for inner in (Delegating(Krum()), Mine()):
+    wrapper = FedAvg()
+    wrapper.strategy = Krum()  # where Flower's own wrappers have what they wrap
+    for inner in (wrapper, Mine()):
         with pytest.raises(ValueError, match="single updates"):
             shuffled(inner)
 
@@ -157,17 +138,6 @@ def test_a_start_that_wraps_flowers_runs_once():
     result = shuffled(Announcing(fraction_evaluate=0.0)).start(grid_of(), record(FLOATS), num_rounds=2)
     assert calls == ["begun", [1, 2]]
     assert result["mine"].train_metrics_clientapp[1]["reports"] == CLIENTS
-
-
-def test_the_budget_ends_a_start_of_ones_own():
-    class Announcing(FedAvg):
-        def start(self, *arguments, **named):
-            return super().start(*arguments, **named)
-
-    strategy = shuffled(Announcing(), local_epsilon=1.0, max_epsilon=1.5, randomizer="privunit")
-    with pytest.raises(PrivacyBudgetExhausted):
-        strategy.start(grid_of(), record(FLOATS), num_rounds=100)
-    assert 0 < strategy.accountant.num_rounds < 100
 
 
 def test_a_start_that_cannot_be_run_is_refused():

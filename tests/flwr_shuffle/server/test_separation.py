@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from flwr.app import Message
+from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import FedAvg
@@ -26,7 +25,6 @@ from flwr_shuffle import (
     PrivateEvaluation,
     Replies,
     SelfSampling,
-    SharedSumStage,
     ShuffleMod,
     ShuffleStrategy,
     SummingStage,
@@ -35,11 +33,9 @@ from flwr_shuffle import (
 )
 from flwr_shuffle.messages import ClientRefusal, WindowPlace
 from flwr_shuffle.rounds import Waits
-from flwr_shuffle.updates import Layout
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sharing_run import SharedRun
-from strategy_harness import DIM, MODEL, record, train, update
+from strategy_harness import DIM, MODEL, record, train
 
 from shuffle_plugins.accounting import Adversary, ShuffleAccountant
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ReportRefused
@@ -64,10 +60,11 @@ class Joining(InProcessGrid):
         return list(self.connected)
 
 
-def grid_of(*, clients: int = CLIENTS, limits: ClientLimits = LIMITS, **options: Any) -> Joining:
-    app = ClientApp(mods=[ShuffleMod(limits=limits)])
+def grid_of(*, clients: int = CLIENTS, evaluate: Any = None, **mod: Any) -> Joining:
+    app = ClientApp(mods=[ShuffleMod(limits=LIMITS, **mod)])
     app.train()(train)
-    grid = Joining(app, num_nodes=clients, **options)
+    app.evaluate()(evaluate)
+    grid = Joining(app, num_nodes=clients)
     grid.connected = InProcessGrid.get_node_ids(grid)
     return grid
 
@@ -188,29 +185,6 @@ def test_a_run_of_windows_is_charged_by_participation_before_everybody(sampling:
     assert "takes part at most once in 3 rounds in a row" in " ".join(statement.split())
 
 
-def test_the_model_moves_by_solved_windows() -> None:
-    """With little noise it moves by each round's own mean, though none is ever opened."""
-    quiet = replace(SUM, levels=8 * SUM.levels)
-    strategy = strategy_of(randomizer=quiet)
-    path = [record(MODEL)]
-    seen = invited(strategy)
-    grid = grid_of(limits=replace(LIMITS, max_epsilon=1e9))
-    strategy.start(
-        grid, path[0], num_rounds=6, evaluate_fn=lambda now, model: path.append(model) if now else None
-    )
-    moved = torch.stack([Layout.of(each).flatten(each).double() for each in path]).diff(dim=0)
-    first = min(grid.connected)
-    truth = torch.stack(
-        [
-            torch.stack([torch.from_numpy(update(int(name) - first)) for name in names]).mean(0)
-            for names in seen
-        ]
-    )
-    noise = quiet.worst_variance / DIM / COHORT**2
-    assert float(truth.square().mean()) > 8 * noise
-    assert float((moved - truth).square().mean()) < 4 * noise  # 54 squares of mean 1.3 in this unit
-
-
 def test_a_budget_for_every_participation_lasts_to_the_last_round() -> None:
     """Asked about those who are invited: who took part most is not among them."""
     for against in (Adversary.SERVER, Adversary.MODEL_OBSERVER):
@@ -303,31 +277,6 @@ def test_a_run_that_was_cut_off_goes_on_with_a_new_series_and_what_was_spent(tmp
     assert BudgetLedger(file).accountant().worst_client_rounds == 3
 
 
-def test_a_window_that_was_not_opened_is_tried_again() -> None:
-    """Clients that fail leave too few; nothing is opened, and the index stays."""
-    failing = {0}
-    app = ClientApp(mods=[ShuffleMod(limits=LIMITS, on_failure="error")])
-
-    @app.train()
-    def _(message: Message, context: Any) -> Message:
-        if failing:
-            raise ValueError("not today")
-        return train(message, context)
-
-    grid = Joining(app, num_nodes=CLIENTS + COHORT)
-    grid.connected = InProcessGrid.get_node_ids(grid)
-    strategy = strategy_of()
-    seen = invited(strategy)
-
-    def mended(now: int, model: Any) -> None:
-        if now == 1:
-            failing.clear()
-
-    strategy.start(grid, record(MODEL), num_rounds=4, evaluate_fn=mended)
-    assert opened(strategy) == strategy.accountant.num_rounds == 3
-    assert len(seen) == 4
-
-
 def test_a_window_that_was_lost_is_charged_to_those_who_were_invited() -> None:
     """Somebody may have seen it: it ends the series, and the next round's clients are others."""
 
@@ -349,20 +298,12 @@ def test_a_window_that_was_lost_is_charged_to_those_who_were_invited() -> None:
 
 
 def test_metrics_of_an_evaluation_are_asked_of_everybody() -> None:
-    app = ClientApp(mods=[ShuffleMod(limits=LIMITS)])
-    app.train()(train)
-
-    @app.evaluate()
-    def _(message: Message, context: Any) -> Message:
-        from flwr.app import MetricRecord, RecordDict
-
+    def evaluate(message: Message, context: Any) -> Message:
         return Message(RecordDict({"metrics": MetricRecord({"accuracy": 0.5})}), reply_to=message)
 
-    grid = Joining(app, num_nodes=CLIENTS)
-    grid.connected = InProcessGrid.get_node_ids(grid)
     evaluation = PrivateEvaluation(metrics={"accuracy": (0.0, 1.0)}, noise_multiplier=2.0)
     strategy = strategy_of(evaluation=evaluation)
-    result = strategy.start(grid, record(MODEL), num_rounds=4)
+    result = strategy.start(grid_of(evaluate=evaluate), record(MODEL), num_rounds=4)
     assert len(result.evaluate_metrics_clientapp) == 4
     assert opened(strategy) == 4
 
@@ -421,31 +362,8 @@ def test_a_client_refuses_to_come_again_before_its_window_has_passed(tmp_path: P
 def test_a_client_in_a_run_refuses_what_its_operator_does_not_allow() -> None:
     """All refuse the fourth round: it is three windows after their first, and they want four."""
     strategy = strategy_of()
-    app = ClientApp(mods=[ShuffleMod(limits=LIMITS, node_config=lambda _: {"shuffle-min-separation": 4})])
-    app.train()(train)
-    grid = Joining(app, num_nodes=CLIENTS)
-    grid.connected = InProcessGrid.get_node_ids(grid)
+    grid = grid_of(node_config=lambda _: {"shuffle-min-separation": 4})
     with pytest.raises(ClientsRefused) as stopped:
         strategy.start(grid, record(MODEL), num_rounds=30)
     assert str(ClientRefusal.SEPARATION) in str(stopped.value)
     assert strategy.accountant.num_rounds == 3
-
-
-@pytest.mark.slow
-def test_behind_aggregators_too_each_client_is_asked_once_in_a_window(tmp_path: Path) -> None:
-    windowed = WindowedSum.with_noise(
-        dim=24, cohort=2, noise_multiplier=1.0, overhead=0.5, coefficients=(2, 1, 1)
-    )
-    run = SharedRun(folder=tmp_path, clients=6, minimum=2, mechanism=windowed)
-    run.stage = run.new_stage(minimum=2)
-    strategy = run.strategy(sampling=Cyclic(2), delta=1e-3)
-    seen = invited(strategy)
-    strategy.start(run.grid, record({"w": MODEL_W}), num_rounds=7)
-    assert isinstance(run.stage, SharedSumStage)
-    assert strategy.accountant.num_rounds == 7
-    for place, names in enumerate(seen):
-        assert not names & frozenset().union(*seen[max(0, place - 2) : place])
-    assert strategy.spending().worst_client_rounds == 3
-
-
-MODEL_W = torch.linspace(-1.0, 1.0, 24).double().numpy()

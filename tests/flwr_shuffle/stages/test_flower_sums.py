@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -44,10 +44,8 @@ from flwr_shuffle.messages import (
 from flwr_shuffle.updates import Layout
 from strategy_harness import CLIENTS, DIM, MODEL, client_app, honest_payload, record, train, update
 
-from shuffle_plugins.accounting import Adversary, Sampling, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports
-from shuffle_plugins.core.reports import Field
-from shuffle_plugins.mechanisms import Norm, PrivateSum, SumSpec, registry, spec_from_json
+from shuffle_plugins.accounting import Adversary, Sampling, ShuffleAccountant
+from shuffle_plugins.mechanisms import PrivateSum, SumSpec, registry, spec_from_json
 from shuffle_plugins.protocols import BallSum, ScalarSum, UnaryL1Sum, VectorSum
 from shuffle_plugins.shuffler import InMemoryShuffler
 
@@ -78,11 +76,11 @@ def grid_of(app: ClientApp, *, clients: int = CLIENTS) -> InProcessGrid:
     return InProcessGrid(app, num_nodes=clients, node_config=lambda i: {"partition-id": i})
 
 
-def moves(strategy: ShuffleStrategy, app: ClientApp, *, rounds: int) -> torch.Tensor:
+def moves(strategy: ShuffleStrategy, app: ClientApp, *, rounds: int, clients: int = CLIENTS) -> torch.Tensor:
     """What each round added to the model's numbers, (rounds, dim)."""
     path = [record(MODEL)]
     strategy.start(
-        grid_of(app),
+        grid_of(app, clients=clients),
         path[0],
         num_rounds=rounds,
         evaluate_fn=lambda now, model: path.append(model) if now else None,
@@ -91,48 +89,16 @@ def moves(strategy: ShuffleStrategy, app: ClientApp, *, rounds: int) -> torch.Te
     return flat.diff(dim=0)
 
 
-def ball_sum(rounds: int) -> tuple[Any, torch.Tensor]:
-    ball = BallSum.calibrated(**CALIBRATED, dim=30, num_steps=rounds, frame="rotation", levels=2, samples=32)
-    truth = torch.linspace(-1, 1, 30, dtype=torch.float64)
-    return ball, truth / (1.25 * truth.norm())
-
-
-def counted_bits(rounds: int) -> tuple[Any, torch.Tensor]:
-    truth = torch.arange(1, 9, dtype=torch.float64)
-    return UnaryL1Sum.calibrated(**CALIBRATED, dim=8, num_steps=rounds), truth / truth.sum()
-
-
-CALIBRATED: dict[str, Any] = {"cohort": 16, "epsilon": 8.0, "delta": DELTA}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("made", "rounds"), [(ball_sum, 40), (counted_bits, 6)])
-def test_a_sum_is_unbiased_and_costs_what_its_reports_do(
-    made: Callable[[int], tuple[Any, torch.Tensor]], rounds: int
-) -> None:
-    """Every client has the same vector: the mean's error is all noise, and no more than its bound."""
-    protocol, truth = made(rounds)
-
-    def same_train(message: Message, context: Context) -> Message:
-        moved = message.content["arrays"]["w"].numpy() + truth.numpy()
-        return Message(RecordDict({"arrays": ArrayRecord({"w": Array(moved)})}), reply_to=message)
-
-    limits = ClientLimits(max_local_epsilon=protocol.local_epsilon * 1.001, max_rounds=100)
+def same_update(truth: torch.Tensor, limits: ClientLimits) -> ClientApp:
+    """Clients that all have the same update, so that a mean's error is all noise."""
     app = ClientApp(mods=[ShuffleMod(limits=limits)])
-    app.train()(same_train)
-    path = [ArrayRecord({"w": Array(np.zeros(len(truth)))})]
-    strategy = strategy_of(randomizer=protocol, sampling=FixedSize(16), population=16)
-    strategy.start(
-        grid_of(app, clients=16),
-        path[0],
-        num_rounds=rounds,
-        evaluate_fn=lambda now, m: path.append(m) if now else None,
-    )
-    assert 7.0 < strategy.get_epsilon(DELTA) <= 8.0
-    assert strategy.spending().local_epsilon == pytest.approx(rounds * protocol.local_epsilon, rel=1e-6)
-    found = torch.stack([torch.from_numpy(arrays["w"].numpy()) for arrays in path]).diff(dim=0)
-    error = (found.mean(dim=0) - truth).square().sum() * rounds * 16**2
-    assert float(error) < 8 * protocol.worst_variance  # a sum of eight squares or more, eight times its mean
+
+    @app.train()
+    def _(message: Message, context: Context) -> Message:
+        arrays = next(iter(message.content.array_records.values()))
+        return Message(RecordDict({"arrays": Layout.of(arrays).shifted(arrays, truth)}), reply_to=message)
+
+    return app
 
 
 @pytest.mark.slow
@@ -229,21 +195,12 @@ def self_sampled(rate: float, **options: Any) -> ShuffleStrategy:
 @pytest.mark.slow
 def test_self_sampled_clients_add_zeros_and_the_mean_is_over_the_expected_number() -> None:
     """Everybody has the same update: the mean's error is the coins', and who took part."""
-    rate, rounds = 0.5, 12
-    truth = update(0)
-
-    def same_train(message: Message, context: Context) -> Message:
-        arrays = next(iter(message.content.array_records.values()))
-        moved = Layout.of(arrays).shifted(arrays, torch.from_numpy(truth))
-        return Message(RecordDict({"arrays": moved}), reply_to=message)
-
-    app = ClientApp(mods=[ShuffleMod(limits=SUMS)])
-    app.train()(same_train)
+    rate, rounds, truth = 0.5, 12, torch.from_numpy(update(0))
     strategy = self_sampled(rate)
-    found = moves(strategy, app, rounds=rounds)
+    found = moves(strategy, same_update(truth, SUMS), rounds=rounds)
     noise = SUM.coins / 4 * SUM.lattice.step**2 / CLIENTS / rate**2  # of the mean, in each coordinate
-    drawn = (1 - rate) / rate / CLIENTS * torch.from_numpy(truth).square()
-    errors = (found.mean(dim=0) - torch.from_numpy(truth)) / ((noise + drawn) / rounds).sqrt()
+    drawn = (1 - rate) / rate / CLIENTS * truth.square()
+    errors = (found.mean(dim=0) - truth) / ((noise + drawn) / rounds).sqrt()
     assert float(errors.abs().max()) < 6.5  # of nine
 
 
@@ -352,88 +309,27 @@ def test_a_forged_report_does_not_make_the_order_of_the_others_seen(protocol: Ve
         assert torch.equal(found.sum, expected)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SignCounts(PrivateSum):
-    """A sum by somebody else: every coordinate of the cube as one randomised bit, which is counted."""
+class Foreign(UnaryL1Sum):
+    """A sum by somebody else, a report of which protects its client a little by itself."""
 
-    name: ClassVar[str] = "sign-counts"
-    privacy_parameter: ClassVar[str] = "local_epsilon"
-    norm: ClassVar[Norm] = Norm.LINF
-
-    dim: int
-    cohort: int
-    coordinate_epsilon: float
-    radius: float = 1.0
-
-    @property
-    def gain(self) -> float:
-        return math.tanh(self.coordinate_epsilon / 2)
-
-    @property
-    def local_epsilon(self) -> float:
-        return self.dim * self.coordinate_epsilon
-
-    @property
-    def worst_variance(self) -> float:
-        return self.cohort * self.dim * (self.radius / self.gain) ** 2
-
-    @property
-    def layout(self) -> ReportLayout:
-        return ReportLayout(self.name, self.dim, (FieldLayout(1, self.dim),))
-
-    def randomize(self, x, *, randomness=None, clip=True) -> Reports:
-        rows = x.double().clamp(-self.radius, self.radius)
-        bits = torch.rand(rows.shape, dtype=torch.float64) < (1 + self.gain * rows / self.radius) / 2
-        return Reports(mechanism=self.name, dim=self.dim, fields=(Field(bits.long(), 1),))
-
-    def share(self, x, *, randomness=None) -> torch.Tensor:
-        return self.total(self.randomize(x))
-
-    def total(self, reports: Reports) -> torch.Tensor:
-        if reports.mechanism != self.name:
-            raise ValueError("another mechanism's reports")
-        return reports.fields[0].values.long().sum(dim=0)
-
-    def estimate(self, total: torch.Tensor, *, reports: int) -> torch.Tensor:
-        return (2 * total.double() - reports) * self.radius / self.gain
-
-    def round(
-        self, *, population, cohort, sampling=Sampling.WITHOUT_REPLACEMENT, **adversary
-    ) -> ShuffleRound:
-        return ShuffleRound(
-            local_epsilon=self.local_epsilon,
-            population=population,
-            cohort=cohort,
-            sampling=sampling,
-            **adversary,
-        )
+    name: ClassVar[str] = "foreign-sum"
 
 
-@pytest.fixture
-def sign_counts(monkeypatch: pytest.MonkeyPatch) -> SignCounts:
-    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
-    registry.register("sign-counts", SignCounts, kind="sums")
-    return SignCounts(dim=DIM, cohort=16, coordinate_epsilon=0.5)
-
-
-def test_anybodys_sum_is_added_up_charged_and_read(sign_counts: SignCounts, tmp_path: Path) -> None:
+def test_anybodys_sum_is_added_up_charged_and_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing in the host knows the mechanism: it is chosen by what it says of itself."""
-    rounds = 8
-    strategy = strategy_of(randomizer=sign_counts, population=CLIENTS, ledger=tmp_path / "budget.db")
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+    registry.register("foreign-sum", Foreign, kind="sums")
+    rounds, truth = 6, torch.arange(1, DIM + 1, dtype=torch.float64) / 45
+    foreign = Foreign.calibrated(dim=DIM, cohort=16, epsilon=8.0, delta=DELTA, num_steps=rounds)
+    with pytest.raises(ValueError, match="SummingStage"):
+        strategy_of(randomizer=foreign, shuffler=InMemoryShuffler())
+    strategy = strategy_of(randomizer=foreign, sampling=FixedSize(16), population=16)
     assert isinstance(strategy.settings.stage, SummingStage)
-    assert strategy.minimum_reports == 16
-    path = moves(strategy, agreed_app(), rounds=rounds)
-    truth = torch.from_numpy(np.mean([update(client) for client in range(CLIENTS)], axis=0))
-    error = (path.mean(dim=0) - truth).abs()
-    assert error.max() < 5.5 / (sign_counts.gain * math.sqrt(CLIENTS * rounds))
-    one = sign_counts.round(population=16, cohort=16, sampling=Sampling.FULL)
-    accountant = ShuffleAccountant()
-    accountant.step(one, num_steps=rounds)
-    assert strategy.spending().server.upper == pytest.approx(accountant.epsilon(DELTA).upper, rel=1e-3)
+    limits = ClientLimits(max_local_epsilon=foreign.local_epsilon * 1.001, max_rounds=100)
+    found = moves(strategy, same_update(truth, limits), rounds=rounds, clients=16)
+    assert 7.0 < strategy.get_epsilon(DELTA) <= 8.0
+    assert strategy.spending().local_epsilon == pytest.approx(rounds * foreign.local_epsilon, rel=1e-6)
+    error = (found.mean(dim=0) - truth).square().sum() * rounds * 16**2
+    assert float(error) < 8 * foreign.worst_variance  # a sum of nine squares, eight times its mean
     spec = strategy.settings.mechanism
     assert spec_from_json(spec.to_json()) == spec
-
-
-def test_anybodys_sum_is_not_shuffled_one_by_one(sign_counts: SignCounts) -> None:
-    with pytest.raises(ValueError, match="SummingStage"):
-        strategy_of(randomizer=sign_counts, shuffler=InMemoryShuffler())

@@ -159,23 +159,6 @@ def test_a_client_that_the_second_mixer_does_not_know_is_named(
     assert two.collect(others, instruction).count == 5
 
 
-def test_too_few_reports_at_a_later_mixer_are_not_given_out(two: MixedRun) -> None:
-    """The second mixer's operator asks for more reports than the first's."""
-    two.dummies = {2, 3, 4}
-    strict = two.config
-
-    def config(position: int) -> dict[str, Any]:
-        return {**strict(position), **({"shuffle-min-batch": 2} if position == 0 else {})}
-
-    two.grid._node_config = config
-    two.minimum = 4
-    two.stage.open(two.grid)
-    assert two.stage.minimum == 4
-    found = two.round()
-    assert (found.reports, found.refusal) == (None, Refusal.UNDER_MINIMUM)
-    assert [place for place, _ in steps(two)].count(1) > 0  # the second one refused, not the first
-
-
 @pytest.mark.parametrize("mixer", [0, 1])
 @pytest.mark.parametrize("turn", range(3))
 def test_a_mixer_that_is_gone_between_two_pieces_ends_the_round(two: MixedRun, mixer: int, turn: int) -> None:
@@ -188,9 +171,7 @@ def test_a_mixer_that_is_gone_between_two_pieces_ends_the_round(two: MixedRun, m
             return replies if next(answers) != turn else []
         return replies
 
-    two.stage.open(two.grid)
-    instruction = two.instruction()
-    replies = two.answers(instruction)
+    instruction, replies = two.begun()
     two.grid.receive = receive
     assert two.collect(replies, instruction).refusal is Refusal.NO_ANSWER
     assert next(answers) == turn + 1

@@ -24,9 +24,8 @@ from flwr_shuffle.messages import (
 )
 from flwr_shuffle.service_nodes import register_mix_node
 from flwr_shuffle.service_stages import MixNodeStage
-from mixing import SIZE, SPEC, MixedRun, encoded, service_key
+from mixing import SIZE, MixedRun, encoded, service_key
 
-from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.shuffler import BatchRefused, BatchRequest, Mixer, Refusal, RoundContext
 from shuffle_plugins.shuffler.envelopes import envelope_size
 from shuffle_plugins.shuffler.keys import (
@@ -34,20 +33,11 @@ from shuffle_plugins.shuffler.keys import (
     SigningKey,
     public_key_bytes,
 )
-from shuffle_plugins.shuffler.mixer import items_digest
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> MixedRun:
     return MixedRun(folder=tmp_path)
-
-
-def test_a_round_by_the_mix_node(run: MixedRun) -> None:
-    run.dummies = {2, 5}
-    found = run.round()
-    assert encoded(found.reports) == sorted(run.sent[i] for i in (1, 3, 4, 6))
-    assert (found.answered, found.unreadable, found.refusal) == (6, 0, None)
-    assert found.participants == tuple(map(str, run.grid.get_node_ids()[1:]))
 
 
 def test_the_mix_node_is_found_and_is_no_client(run: MixedRun) -> None:
@@ -85,12 +75,6 @@ def altered(reply: Message, *, byte: int) -> Message:
     return reply
 
 
-def refusal_of(run: MixedRun, replies: list[Message], instruction: Any) -> Refusal | None:
-    found = run.collect(replies, instruction)
-    assert found.reports is None
-    return found.refusal
-
-
 def dropped(run: MixedRun, replies: list[Message], instruction: Any, *, places: set[int]) -> None:
     """The envelopes at these places are dropped, and nothing else is."""
     found = run.collect(replies, instruction)
@@ -104,35 +88,10 @@ def dropped(run: MixedRun, replies: list[Message], instruction: Any, *, places: 
 def test_a_tampered_envelope_is_dropped_and_its_node_is_named(
     run: MixedRun, byte: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run.stage.open(run.grid)
-    instruction = run.instruction()
-    replies = run.answers(instruction)
+    instruction, replies = run.begun()
     replies[3] = altered(replies[3], byte=byte)
     dropped(run, replies, instruction, places={3})
     assert f"envelopes dropped (unreadable), of node {run.nodes[4]}" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"participation": 0.25},
-        {"run": "another"},
-        {"server_round": 2},
-        {"mechanism": MechanismSpec(name=SPEC.name, local_epsilon=2.5)},
-    ],
-    ids=lambda change: next(iter(change)),
-)
-def test_a_server_that_tells_one_client_another_round_does_not_get_its_report(
-    run: MixedRun, change: dict[str, Any]
-) -> None:
-    run.stage.open(run.grid)
-    told = run.instruction()
-    replies = run.answers(told)
-    sent = dict(run.sent)
-    other = run.instruction(token=told.token, **change)
-    replies[2] = run.answers(other)[2]
-    run.sent = sent
-    dropped(run, replies, told, places={2})
 
 
 def garbage(replies: list[Message], *, places: set[int]) -> list[Message]:
@@ -167,7 +126,6 @@ def test_garbage_stops_no_round_and_who_sends_it_is_not_invited_for_ever(
 def test_a_stage_that_is_used_again_knows_nothing_of_an_earlier_run(run: MixedRun) -> None:
     """Another run's nodes may have the same ids, and there the first node is no mix node."""
     run.stage = run.new_stage(exclude_after=1)
-    run.stage.open(run.grid)
     instruction = run.instruction()
     run.collect(garbage(run.answers(instruction), places={1}), instruction)
     assert run.stage.excluded_nodes == {run.nodes[0], run.nodes[2]}
@@ -195,22 +153,19 @@ def test_too_few_reports_are_refused_and_the_mixer_counts_reports_alone(run: Mix
     run.dummies = {1, 2, 3}
     assert run.round().refusal is None
     run.dummies = set()
-    instruction = run.instruction()
-    replies = run.answers(instruction)
+    instruction, replies = run.begun()
     sent = len(run.grid.seen)
-    assert refusal_of(run, replies[:2], instruction) is Refusal.UNDER_MINIMUM
+    assert run.collect(replies[:2], instruction).refusal is Refusal.UNDER_MINIMUM
     assert len(run.grid.seen) == sent  # too few to ask
 
 
 def test_where_all_are_to_report_a_dummy_is_no_answer(run: MixedRun) -> None:
     run.stage.open(run.grid)
     run.dummies = {1, 2}
-    instruction = run.instruction(participation=1.0)
-    found = run.collect(run.answers(instruction), instruction)
+    found = run.round(participation=1.0)
     assert (found.count, found.answered, found.unreadable) == (4, 4, 0)
     run.dummies = {1, 2, 3, 4}
-    instruction = run.instruction(participation=1.0)
-    found = run.collect(run.answers(instruction), instruction)
+    found = run.round(participation=1.0)
     assert (found.refusal, found.answered) == (Refusal.UNDER_MINIMUM, run.minimum - 1)
 
 
@@ -249,11 +204,17 @@ def test_what_the_mixer_lacks_is_said_in_its_own_log_alone(
     assert told == set(held_by(Unable(code=Refusal.MISCONFIGURED).to_content()))
 
 
-@pytest.mark.parametrize("content", [RecordDict(), RecordDict({SERVICE_KEY: ConfigRecord({"token": b"x"})})])
-def test_a_request_that_is_none_is_refused(run: MixedRun, content: RecordDict) -> None:
-    node = run.grid.get_node_ids()[0]
-    (reply,) = run.grid.send_and_receive([Message(content, node, Role.MIXER.work)])
-    assert refusal_in(reply.content) is Refusal.UNREADABLE
+def test_a_request_that_is_none_or_of_an_older_version_is_refused(
+    run: MixedRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    for content, code in (
+        (RecordDict(), Refusal.UNREADABLE),
+        (RecordDict({SERVICE_KEY: ConfigRecord({"token": b"x"})}), Refusal.UNREADABLE),
+        (RecordDict({SERVICE_KEY: ConfigRecord({"version": 1, "run": "r"})}), Refusal.WRONG_VERSION),
+    ):
+        (reply,) = run.grid.send_and_receive([Message(content, run.nodes[0], Role.MIXER.work)])
+        assert refusal_in(reply.content) is code
+    assert "the server speaks version 1 of messages" in caplog.text
 
 
 def grid_of(configs: list[dict[str, Any]]) -> InProcessGrid:
@@ -361,8 +322,7 @@ def test_a_batch_that_the_mixer_did_not_sign_is_refused_and_the_run_goes_on(
 
     run.stage.open(run.grid)
     run.grid.receive = lie
-    instruction = run.instruction()
-    found = refusal_of(run, run.answers(instruction), instruction)
+    found = run.round().refusal
     assert found is Refusal.NOT_PROVEN
     assert not found.conclusive
     assert f"node {run.nodes[0]}" in caplog.text
@@ -370,37 +330,10 @@ def test_a_batch_that_the_mixer_did_not_sign_is_refused_and_the_run_goes_on(
     assert run.round().refusal is None
 
 
-def test_a_signed_batch_of_other_envelopes_of_the_round_is_refused(run: MixedRun) -> None:
-    """What a relay could have mixed by itself: a part of the envelopes, under the round's own token."""
-    run.stage.open(run.grid)
-
-    def fewer(messages: list[Message]) -> list[Message]:
-        for message in messages:
-            if message.metadata.message_type == Role.MIXER.work:
-                asked = MixMessage.from_content(message.content)
-                items = asked.items[1:]
-                inputs = items_digest(items, size=asked.request.size)
-                fewer = replace(asked.request, count=len(items), inputs=inputs)
-                message.content = replace(asked, request=fewer, items=items).to_content()
-        return messages
-
-    run.grid.relay = fewer
-    instruction = run.instruction()
-    assert refusal_of(run, run.answers(instruction), instruction) is Refusal.NOT_PROVEN
-
-
-def test_a_server_of_an_older_version_is_told_so(run: MixedRun, caplog: pytest.LogCaptureFixture) -> None:
-    old = RecordDict({SERVICE_KEY: ConfigRecord({"version": 1, "run": "r", "envelopes": [b"x"]})})
-    (reply,) = run.grid.send_and_receive([Message(old, run.nodes[0], Role.MIXER.work)])
-    assert refusal_in(reply.content) is Refusal.WRONG_VERSION
-    assert "the server speaks version 1 of messages" in caplog.text
-
-
 def test_a_mixer_that_does_not_answer_is_looked_for_again(run: MixedRun) -> None:
     run.stage.open(run.grid)
     run.grid.relay = lambda messages: [m for m in messages if m.metadata.message_type != Role.MIXER.work]
-    instruction = run.instruction()
-    assert refusal_of(run, run.answers(instruction), instruction) is Refusal.NO_ANSWER
+    assert run.round().refusal is Refusal.NO_ANSWER
     run.grid.relay = list
     asked = len(run.grid.seen)
     assert run.round().refusal is None
@@ -463,23 +396,13 @@ def test_an_answer_to_another_round_is_no_answer(run: MixedRun) -> None:
         return replies
 
     run.grid.receive = late
-    instruction = run.instruction()
-    assert refusal_of(run, run.answers(instruction), instruction) is Refusal.WRONG_ROUND
+    assert run.round().refusal is Refusal.WRONG_ROUND
 
 
 @pytest.fixture
 def mixer(run: MixedRun) -> Mixer:
     state = run.folder / "mixer.rounds"
     return Mixer(key=run.mixer_key, enrolled=frozenset({bytes(32)}), minimum=3, state=state)
-
-
-def test_a_role_is_signed_for_one_question_of_one_node(mixer: Mixer) -> None:
-    role = NodeRole.signed(mixer, challenge=bytes(32), run="7", node=5)
-    verifying_key = mixer.public_key.verifying
-    told = {"role": Role.MIXER, "challenge": bytes(32), "run": "7", "node": 5, "verifying_key": verifying_key}
-    assert role.holds(**told)
-    for change in ({"challenge": bytes(31) + b"x"}, {"run": "8"}, {"node": 6}, {"verifying_key": bytes(32)}):
-        assert not role.holds(**{**told, **change})
 
 
 @pytest.mark.parametrize("position", [1, -1])

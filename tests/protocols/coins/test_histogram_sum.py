@@ -17,7 +17,7 @@ from shuffle_plugins.shuffler import InMemoryShuffler
 @pytest.mark.parametrize(("clients", "levels", "coins"), [(2, 1, 60), (3, 2, 50), (4, 5, 100)])
 def test_no_neighbouring_datasets_leak_more_than_certified(clients, levels, coins):
     protocol = HistogramSum(categories=3, cohort=clients, levels=levels, coins=coins)
-    whole, contrast = accounted(protocol.round()), accounted(protocol.contrast_round())
+    whole = accounted(protocol.round())
     trials = clients * coins
     still = np.concatenate([binom.pmf(np.arange(trials + 1), trials, 0.5), np.zeros(levels)])
     moved = np.roll(still, levels)
@@ -26,7 +26,6 @@ def test_no_neighbouring_datasets_leak_more_than_certified(clients, levels, coin
     for epsilon in (0.05, 0.2, 0.5, 1.0):
         exact = float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
         assert whole.delta(epsilon).lower <= exact * (1 + 1e-9)
-        assert contrast.delta(epsilon).lower <= exact * (1 + 1e-9)
         assert exact <= whole.delta(epsilon).upper * (1 + 1e-9)
 
 
@@ -36,7 +35,6 @@ def test_calibrated_noise_is_the_gaussian_mechanisms(categories, clients, epsilo
     protocol = HistogramSum.calibrated(categories=categories, cohort=clients, epsilon=epsilon, delta=delta)
     spent = accounted(protocol.round()).epsilon(delta, lower=False).upper
     assert 0.98 * epsilon < spent <= epsilon
-    assert accounted(protocol.contrast_round()).epsilon(delta).lower > 0.985 * spent
     central = published.central_gaussian(categories=categories, cohort=clients, epsilon=epsilon, delta=delta)
     assert central <= protocol.squared_error <= 1.04 * central
 

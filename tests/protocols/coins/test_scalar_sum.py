@@ -103,21 +103,3 @@ def test_dishonest_clients_that_tell_whether_they_were_drawn_are_charged_for() -
         accounted(ScalarSum(cohort=2, levels=30, coins=500).round(population=population)).delta(epsilon).upper
         < truth
     )
-
-
-def test_lemma_3_1_by_instance_against_the_binomial_law() -> None:
-    """The paper's coins alone: the worst two totals that the two numbers can be rounded to, counted out."""
-    ask = {"cohort": 100, "epsilon": 1.0, "delta": 1e-3}
-    paper = published.scalar_sum(**ask)
-    trials = ask["cohort"] * paper.coins
-    counts = np.arange(trials + 1)
-    law = binom.pmf(counts, trials, paper.probability)
-    for distance in (0.0, 0.1, 1.0):
-        epsilon = published.scalar_sum_instance(**ask, distance=distance)
-        assert epsilon == pytest.approx(2 / paper.levels + distance)
-        moved = min(math.floor(distance * paper.levels + 2), paper.levels)
-        shifted = np.concatenate([np.zeros(moved), law[: len(law) - moved]])
-        assert np.maximum(law - math.exp(epsilon) * shifted, 0).sum() <= ask["delta"]
-        assert np.maximum(shifted - math.exp(epsilon) * law, 0).sum() <= ask["delta"]
-    with pytest.raises(ValueError, match="10 levels"):
-        published.scalar_sum_instance(**ask, distance=0.5, levels=9)

@@ -10,7 +10,6 @@ from scipy.stats import norm
 
 from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.protocols import VectorSum, published
-from shuffle_plugins.protocols.draws import DISTANCE, RATIO, heads
 from shuffle_plugins.randomness import SeededRandomness
 
 
@@ -31,13 +30,6 @@ def analytic_gaussian_variance(epsilon, delta):
         return near - math.exp(epsilon + norm.logcdf(-mu / 2 - epsilon / mu)) - delta
 
     return brentq(excess, 1e-2, 1e4) ** 2
-
-
-def test_no_coins_and_impossible_ones():
-    assert heads(0, 3).tolist() == [0, 0, 0]
-    for coins, size in ((-1, 1), (True, 1), ((1 << 44) + 1, 1), (5, -1)):
-        with pytest.raises(ValueError, match="must be a whole number"):
-            heads(coins, size)
 
 
 def test_the_shuffled_multiset_is_a_function_of_the_totals():
@@ -103,11 +95,3 @@ def test_so_it_is_where_delta_has_no_room_for_the_distance_of_coins(epsilon):
     assert 0.97 * epsilon < found.upper <= epsilon
     ideal = analytic_gaussian_variance(epsilon, delta)
     assert ideal <= protocol.noise_variance <= 1.03 * ideal
-
-
-def test_drawing_charges_its_distance():
-    assert small().round().coin_distance == DISTANCE
-    assert small().round().coin_ratio == 6 * RATIO
-    many = small(coins=1 << 33)  # all of them together in twelve parts, or each client's in two
-    assert many.round().coin_distance == DISTANCE
-    assert many.round().coin_ratio == 6 * 13 * RATIO

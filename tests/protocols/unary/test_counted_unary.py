@@ -16,7 +16,6 @@ from shuffle_plugins.accounting import BitEncoding, Sampling, ShuffleAccountant,
 from shuffle_plugins.accounting.pairs.bits import BitResponse
 from shuffle_plugins.mechanisms import get, registry
 from shuffle_plugins.protocols import CountedUnary, HistogramSum, UnaryL1Sum
-from shuffle_plugins.protocols.draws import binomial_table, drawn_binomials
 from shuffle_plugins.protocols.unary import exceeding_probability
 from shuffle_plugins.randomness import WHOLE, SeededRandomness
 
@@ -135,31 +134,6 @@ def test_an_l1_sum_with_noise_is_worth_the_gaussian_of_that_multiplier() -> None
     protocol = UnaryL1Sum.with_noise(dim=3, cohort=4_000, noise_multiplier=20.0, radius=0.5)
     # Two counts of variance σ²/2 make one coordinate: those of both signs.
     assert 2 * protocol.variance(0.0) * 0.25 == pytest.approx((20.0 * 0.5) ** 2, rel=1e-6)
-
-
-@pytest.mark.parametrize(("power", "probability"), [(0, 0.3), (5, 0.5), (9, 1e-3), (16, 0.02), (24, 1e-5)])
-def test_tables_are_those_of_the_binomial(power: int, probability: float) -> None:
-    threshold = int(probability * WHOLE)
-    table = binomial_table(power, threshold)
-    law, full = [0] * len(table.high), 1 << (128 - table.bits)
-    for column, (high, low, other) in enumerate(zip(table.high, table.low, table.other, strict=True)):
-        own = (int(high) << 64) + int(low)
-        law[column] += own
-        law[int(other)] += full - own
-    exact = stats.binom(1 << power, threshold / WHOLE)
-    for place in range(0, table.further + 1, 1 + table.further // 40):
-        found = float(Fraction(law[place], 1 << 128))
-        assert found == pytest.approx(float(exact.pmf(table.first + place)), rel=1e-7, abs=1e-30)
-
-
-def test_numbers_of_events_follow_their_law() -> None:
-    events = torch.tensor([0, 1, 5, 1_000, 33_000_000]).repeat(2_000, 1)
-    drawn = drawn_binomials(events, threshold=WHOLE // 50, randomness=SeededRandomness(1)).double()
-    assert int(drawn[:, 0].max()) == 0
-    for column, many in ((1, 1), (2, 5), (3, 1_000), (4, 33_000_000)):
-        law = stats.binom(many, 0.02)
-        assert float(drawn[:, column].mean()) == pytest.approx(law.mean(), abs=5 * law.std() / 2_000**0.5)
-        assert float(drawn[:, column].var()) == pytest.approx(law.var(), rel=0.4)
 
 
 @first_fast(
