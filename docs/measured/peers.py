@@ -207,7 +207,7 @@ def _central() -> list[str]:
         f"{poisson_time['ours, s']:.1f} s and {poisson_time['Flower, s']:.0f} s under Poisson sampling (× "
         f"{poisson_time['ratio']:.2f}), {drawn_time['ours, s']:.1f} s and {drawn_time['Flower, s']:.0f} s",
         f"for k of n (× {drawn_time['ratio']:.2g}), {full_time['ours, s']:.1g} s and "
-        f"{full_time['Flower, s']:.1g} s without sampling (× {full_time['ratio']:.2f})",
+        f"{full_time['Flower, s']:.1g} s without sampling (× {full_time['ratio']:.2g})",
         f"its PLD is {min(pld):.4f} to {max(pld):.3f} times our upper end",
         f"RDP {min(rdp):.2f} to {max(rdp):.2f} times",
         f"Opacus's PRV {min(prv):.4f} to {max(prv):.2f} times",
