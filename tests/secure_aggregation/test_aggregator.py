@@ -71,6 +71,7 @@ def hostile(parties: SumParties) -> dict[str, tuple[Sealed, Refusal]]:
         )
         return Sealed(commitment(data), envelope)
 
+    altered = good.envelope[:-1] + bytes([good.envelope[-1] ^ 1])
     info = aggregator._TO_AGGREGATOR + parties.terms.digest() + others.commitment
     named = unsealed(others.envelope, parties.keys[1].sealing, info=info)
     passed_on = sealed_to(parties.keys[0].public.sealing, named, info=info)
@@ -78,7 +79,7 @@ def hostile(parties: SumParties) -> dict[str, tuple[Sealed, Refusal]]:
         "random": (Sealed(good.commitment, np.random.default_rng(0).bytes(176)), Refusal.UNREADABLE),
         "empty": (Sealed(good.commitment, b""), Refusal.WRONG_SIZE),
         "longer": (Sealed(good.commitment, good.envelope + b"x"), Refusal.WRONG_SIZE),
-        "altered": (Sealed(good.commitment, good.envelope[:-1] + b"x"), Refusal.UNREADABLE),
+        "altered": (Sealed(good.commitment, altered), Refusal.UNREADABLE),
         "of another share": (Sealed(commitment(b"another"), good.envelope), Refusal.UNREADABLE),
         "no commitment": (Sealed(b"", good.envelope), Refusal.UNREADABLE),
         "to another aggregator": (others, Refusal.UNREADABLE),
