@@ -6,7 +6,7 @@ import json
 from functools import cache
 from typing import Any
 
-from measured.parts import ROOT, Sentences, Tables, result, table
+from measured.parts import ROOT, Sentences, Tables, table
 from measured.training import share, without_tuning
 
 FEATURES, MEASURED = "docs/guides/features.md", "docs/reference/benchmarks.md"
@@ -105,20 +105,7 @@ def sentences() -> Sentences:
     pictures = f"places averaged to 4 x 4; {_MIRRORED}"
     whitened = _reached("cifar10", pictures + _WHITENED + _FIRST_LOOK)
     grouped = _reached("cifar10", f"{pictures}group, 27 groups, centred, over root deviation")
-    runs = {
-        run["randomizer"]: run
-        for run in result("examples/untuned")
-        if (run["data"], run["model"], run["target_epsilon"]) == ("mnist", "linear", 3.0)
-    }
-    total, report = runs["vector-sum"], runs["privunit"]
-    products = [f"{run['learning_rate'] * run['max_grad_norm']:.2g}" for run in (total, report)]
-    (features,) = {run["parameters"] // 10 for run in runs.values()}
     return {
         MEASURED: [f"it is {share(whitened)} where `group_normalized` comes to {share(grouped)}"],
-        FEATURES: [
-            without_tuning(),
-            f"{products[0]} for a sum and {products[1]} for single reports, for the {features:,} features of "
-            f"a picture of MNIST, 10 classes, {total['batch_size']:,} of 60,000 clients in each of "
-            f"{total['num_steps']} steps, ε = 3 and δ = 1e-5",
-        ],
+        FEATURES: [without_tuning()],
     }

@@ -79,8 +79,8 @@ def _batches() -> list[str]:
     ]
 
 
-def _crossing() -> list[str]:
-    """From which ε on playing all actions is better than a core set."""
+def _crossing() -> tuple[list[str], list[str]]:
+    """From which ε on playing all actions is better than a core set, for the guide and the measurements."""
     levels = sorted({run["x"] for run in result("examples/bandits")["results"]["core-set"]} - {None})
     better = [
         x
@@ -89,9 +89,8 @@ def _crossing() -> list[str]:
     ]
     last = max(set(levels) - set(better))
     assert last < min(better)
-    return [
-        f"from ε = {min(better):g} on, playing a few outermost actions",
-        f"could not be reproduced above ε = {last:g}",
+    return [f"from ε = {min(better):g} on, playing a few outermost actions"], [
+        f"could not be reproduced above ε = {last:g}"
     ]
 
 
@@ -191,8 +190,7 @@ def untuned() -> str:
 
 
 TABLES: Tables = {
-    BANDITS: {"models": models, "core set": core_set},
-    MEASURED: {"personal models": personal_models},
+    MEASURED: {"personal models": personal_models, "models": models, "core set": core_set},
     FLOWER: {"without tuning": untuned},
 }
 
@@ -201,9 +199,10 @@ def sentences() -> Sentences:
     """Pieces of text with regrets and accuracies."""
     factors = sorted({run["factor"] for run in result("examples/flower_untuned")} - {1.0})
     words = {0.25: "1/4", 0.5: "1/2", 2.0: "2", 4.0: "4"}
+    advice, reproduced = _crossing()
     tried = ", ".join(words[each] for each in factors[:-1]) + f" and {words[factors[-1]]}"
     return {
-        BANDITS: [*_bandits(), *_batches(), *_crossing()],
-        MEASURED: _personalized(),
+        BANDITS: advice,
+        MEASURED: [*_personalized(), *_bandits(), *_batches(), *reproduced],
         FLOWER: [f"learning rates 1 and {tried} times the recommended one"],
     }

@@ -14,7 +14,6 @@ from shuffle_plugins.planning import Choice, choices, mixed_round_costs, report_
 BENCHMARKS = "docs/reference/benchmarks.md"
 MECHANISMS = "docs/guides/mechanisms.md"
 OTHERS = "docs/reference/other-mechanisms.md"
-GPU = "docs/guides/gpu.md"
 
 LOCAL_EPSILON, DIM = 2.0, 13_706
 
@@ -128,49 +127,6 @@ def beside_seeds() -> str:
 
     head = ("name", "ball", "bits", *(f"ε0 = {level:g}" for level in _LEVELS))
     return table(head, (row(name) for name in (*_OTHERS, *_BESIDE)))
-
-
-# name, class, key, ball, and what a client sends
-_SUMS = (
-    ("vector-sum", "VectorSum", "vector", "ℓ2", "counts of fair coins"),
-    ("poisson-binomial", "PoissonBinomialSum", "poisson", "ℓ2", "counts of biased bits"),
-    ("multi-message", "BallSum", "ball", "ℓ2", "tagged bits of sampled coefficients"),
-    (
-        "laplace-vector-sum",
-        "LaplaceVectorSum",
-        "laplace vector",
-        "ℓ1, here d = 100",
-        "shares of Laplace noise",
-    ),
-    (
-        "decoy-vector-sum",
-        "DecoyVectorSum",
-        "decoy vector",
-        "ℓ1, here d = 100",
-        "a coordinate, and few decoys",
-    ),
-    ("unary-l1-sum", "UnaryL1Sum", "l1", "ℓ1, here d = 100", "flipped bits of one signed coordinate"),
-)
-
-
-def sums() -> str:
-    """Errors and bits of sums of many messages a client."""
-    found = result("benchmarks/protocols")["kinds"]
-    return table(
-        ("name", "class", "ball", "one client sends", "error"),
-        (
-            (
-                f"`{name}`",
-                f"`{kind}`",
-                ball,
-                f"{sent}, {found[key]['bits']:,.3g} bits"
-                if isinstance(found[key]["bits"], float)
-                else f"{sent}, {found[key]['bits']:,} bits",
-                f"{found[key]['error']:.0f}",
-            )
-            for name, kind, key, ball, sent in _SUMS
-        ),
-    )
 
 
 def _spread(values: list[float], digits: int) -> str:
@@ -302,10 +258,10 @@ def kernels() -> str:
 
 
 TABLES: Tables = {
-    GPU: {"kernels": kernels},
-    MECHANISMS: {"one report": one_report, "sums": sums},
+    MECHANISMS: {"one report": one_report},
     OTHERS: {"beside seeds": beside_seeds},
     BENCHMARKS: {
+        "kernels": kernels,
         "encoding": encoding,
         "seeds": seeds,
         "equal epsilon": equal_epsilon,
@@ -415,11 +371,6 @@ def sentences() -> Sentences:
     gpu, step = result("benchmarks/gpu_kernels"), result("benchmarks/training_step")
     version = ".".join(gpu["torch"].split(".")[:2])
     return {
-        GPU: [
-            f"One NVIDIA H100 (80 GB), torch {version},",
-            f"A device copy moves {gpu['copy_GB_per_s']:,.0f} GB/s",
-            f"a convolutional network with {step['parameters']:,} parameters on {step['batch']:,} records",
-        ],
         "README.md": [
             f"**{seed.bits} bits instead of {longest:,}** for a gradient of {DIM:,} numbers, with "
             f"{seed.variance / least.variance:.2f} times the squared error of the most accurate mechanism "
@@ -440,6 +391,9 @@ def sentences() -> Sentences:
         ],
         "docs/guides/flower.md": [f"`privunit-g-seed`, which sends {sent} bytes whatever the model"],
         BENCHMARKS: [
+            f"One NVIDIA H100 (80 GB), torch {version},",
+            f"A device copy moves {gpu['copy_GB_per_s']:,.0f} GB/s",
+            f"a convolutional network with {step['parameters']:,} parameters on {step['batch']:,} records",
             f"sums {summed['reports']:,} reports in {summed['seconds']:.1f} s, with "
             f"{summed['peak_beyond_reports'] / 1e6:.0f} MB beside them, where whole vectors would take "
             f"{summed['bytes_of_whole_vectors'] / 1e6:.0f} MB",

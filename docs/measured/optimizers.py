@@ -141,7 +141,7 @@ def sentences() -> Sentences:
     )
     trained = result("benchmarks/optimizer_norms")["setting"]
     return {
-        OPTIMIZERS: [
+        BENCHMARKS: [
             *_convex(),
             f"ε is {by_pair[0]} (ε0 = 2) and {by_pair[1]} (ε0 = 4); clones, by which the paper accounts for "
             f"it, give {' and '.join(by_clones)}",
@@ -152,8 +152,6 @@ def sentences() -> Sentences:
             f"ε = {rounded(found['epsilon_of_a_record'], up=True, digits=3)} for one record, where the same "
             f"run costs {rounded(found['epsilon_of_a_client'], up=True, digits=3)} for all of a client's "
             "data",
-        ],
-        BENCHMARKS: [
             f"Logistic regression with d = {trained['features']} on {trained['clients']:,} clients of "
             f"{trained['records']} records of norm 1, radius {trained['radius']:g}, {trained['steps']} steps "
             f"of {trained['cohort']} clients at ε = {trained['epsilon']:g} for one record and δ = 1e-6, "

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from measured.parts import Sentences, Tables, result, table
-from shuffle_plugins.planning import PartyCost, mixed_round_costs, sum_round_costs
+from shuffle_plugins.planning import PartyCost, sum_round_costs
 
 SCALING, MEASURED = "docs/guides/scaling.md", "docs/reference/benchmarks.md"
 SIZE = 13_706  # counts of the perceptron that steps were timed with
@@ -220,8 +220,6 @@ def _scaling() -> list[str]:
     def pushed(run: dict[str, Any]) -> float:
         return 30 / float(run["push_seconds_per_node"])
 
-    client, server, aggregator = _costs(10**4, SIZE, verified=True)
-    many = mixed_round_costs(clients=10**6, report_bytes=-(-SIZE // 8))
     (proof,) = _of(result("benchmarks/range_proofs")["costs"], length=SIZE, kind="Prio3SumVec")
     nodes = f"{round(1 / waiting(memory), -2):.0f}"
     link = _carried(1_000, "memory")
@@ -230,10 +228,6 @@ def _scaling() -> list[str]:
         f"where our server spends {1e3 * shared['server_seconds']:.0f} ms and an aggregator "
         f"{1e3 * added['processor_seconds'] / added['clients']:.1f} ms; "
         f"and about {nodes} connected SuperNodes that only wait keep one core busy",
-        f"for 10^4 clients: {_size(client.sent)} from each client, {_size(server.received)} and "
-        f"{_time(server.seconds)} at the server with {_size(server.memory)} of memory, "
-        f"{_size(aggregator.sent)} from the aggregator and {_time(aggregator.seconds)} there",
-        f"10^6 clients are {_time(many[1].seconds)} at the server and {_time(many[2].seconds)} at the mixer",
         f"some {nodes} take all of one core ({round(1 / waiting(file), -1):.0f} with SQLite)",
         f"{1 / link:.0f} per core with the state in memory, {1 / _carried(100, 'file'):.0f} with SQLite",
         f"some {round(pushed(memory), -3):,.0f} clients with the state in memory, some "

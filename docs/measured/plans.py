@@ -94,35 +94,16 @@ TABLES: Tables = {PLANNING: {"rounds": rounds, "split": split, "secret": secret}
 def sentences() -> Sentences:
     """Pieces of text about plans."""
     plans = result("benchmarks/plans")
-    took = result("benchmarks/command_line")["commands"]
-    one, *_, many = plans["rounds"]
-    short, single = plans["thrifty"], plans["single_reports"]
-    server, clients, in_turn, _ = plans["sums"]
+    short = plans["thrifty"]
+    server, clients, *_ = plans["sums"]
     noise = expected_noise(registry.get("privunit", local_epsilon=4.0, dim=26_010, radius=1.0), cohort=6_000)
-
-    def times(key: str) -> float:
-        return float(server[key] / clients[key])
-
     return {
         PLANNING: [
             f"over the noise's root mean square length: {noise.signal_to_noise_ratio:.2g}",
-            f"gives an error of {scientific(one['baselines']['local'])} in one round. "
-            f"A cohort of 1 % in {many['num_steps']:,} rounds gives "
-            f"{scientific(many['baselines']['small_cohort'])}.",
-            f"to the true mean: its error is {scientific(many['baselines']['curator'], 3)}.",
             f"it is T = {short['thrifty_steps']} instead of {short['best_steps']:,}: "
             f"{short['bits_over']:.0f} times fewer bits for "
             f"{100 * (short['error_over'] - 1):.1f} % more error.",
-            f"In secret the noise is {times('noise_multiplier'):.1f} times and the error "
-            f"{times('error'):.0f} times smaller than where the server draws.",
-            f"the error is {scientific(single['error'])}. "
-            f"A trusted curator has {scientific(single['baselines']['curator'], 3)}.",
-            f"In turn, with {in_turn['charged']} participations and "
-            f"{in_turn['bits_per_client'] / 1e6:.2g} Mbit a client, "
-            f"it is {server['noise_multiplier'] / in_turn['noise_multiplier']:.1f} times smaller.",
+            f"In secret the error is {server['error'] / clients['error']:.0f} times smaller than where",
             f"of the client that is drawn most often: {server['charged']} of 300 here",
-            f"{took['plan, one mechanism']['seconds']:.1f} s of processor time for the example above without "
-            f"`--plot`, and {took['plan, all mechanisms']['seconds']:.1f} s with all mechanisms",
-            f"all clients answer every time: {1 / times('bits_per_client'):.1f} times the bits.",
         ]
     }

@@ -9,7 +9,6 @@ from measured.parts import Sentences, Tables, result, table
 
 OTHERS = "docs/reference/other-histograms.md"
 PROOFS = "docs/guides/range-proofs.md"
-OPTIMIZERS = "docs/guides/optimizers.md"
 
 
 def growth() -> str:
@@ -196,21 +195,8 @@ TABLES: Tables = {
 
 def sentences() -> Sentences:
     """Pieces of text with what optimisers reach."""
-    found = result("examples/convex")["results"]
-    at_one = {
-        model: {row["name"]: row["accuracy"] for row in rows if row["epsilon"] == 1.0}
-        for model, rows in found.items()
-    }
-
-    def said(model: str, names: tuple[str, ...]) -> str:
-        return ", ".join(f"{name} {100 * at_one[model][name]:.1f} %" for name in names)
-
     rates = result("benchmarks/optimizers")["rates"]
     apart = max(abs(of[f"{what}slope"] - of[f"{what}expected"]) for of in rates for what in ("", "dim_"))
     return {
         "docs/reference/benchmarks.md": [f"powers of n and d are within {math.ceil(100 * apart) / 100:g} of"],
-        OPTIMIZERS: [
-            said("logistic regression", ("P_GD", "CLDP-SGD", "P_AGD")),
-            said("SVM", ("CLDP-SGD",)),
-        ],
     }

@@ -17,7 +17,6 @@ SUMS = "docs/proofs/sums.md"
 TAGS = "docs/proofs/tags.md"
 COUNTS = "docs/proofs/counts.md"
 
-_FIND = "frequencies.md#heavy-hitters-the-frequent-values-of-a-large-domain"
 # name, key, data, what a message is, what a report is as counts, accounted by
 _KINDS = (
     (
@@ -37,7 +36,7 @@ _KINDS = (
         "its exact law, and what shares give away, [proof](../proofs/sums.md#split-sums)",
     ),
     (
-        "`VectorSum` (P_vec)",
+        "`VectorSum` (`vector-sum`, P_vec)",
         "vector",
         "ℓ2 ball, d = 1,000",
         "{} labelled bits",
@@ -45,7 +44,7 @@ _KINDS = (
         "covering Gaussian",
     ),
     (
-        "`BallSum` (MMS)",
+        "`BallSum` (`multi-message`, MMS)",
         "ball",
         "ℓ2 ball, d = 1,000",
         "{} tagged bits",
@@ -53,7 +52,7 @@ _KINDS = (
         "composed tags, [proof](../proofs/tags.md)",
     ),
     (
-        "`PoissonBinomialSum`",
+        "`PoissonBinomialSum` (`poisson-binomial`)",
         "poisson",
         "ℓ2 ball, d = 1,000",
         "{} labelled bits",
@@ -77,63 +76,6 @@ _KINDS = (
         "composed tags",
     ),
     (
-        "`LaplaceHistogram`",
-        "laplace",
-        "one of 100 categories",
-        "{} report",
-        "{}",
-        "its exact law, [proof](../proofs/sums.md#shares-of-discrete-laplace-noise), [more](frequencies.md)",
-    ),
-    (
-        "`DecoyHistogram`",
-        "decoys",
-        "one of 100 categories",
-        "{} categories",
-        "{}",
-        "two Poisson counts, [proof](../proofs/tags.md#decoys), [more](frequencies.md)",
-    ),
-    (
-        "`FrequencyEstimation`",
-        "frequencies",
-        "one of 100 categories",
-        "{} report",
-        "{}",
-        "its exact blanket pair, [more](../reference/other-histograms.md)",
-    ),
-    (
-        "`HistogramSum`",
-        "histogram",
-        "one of 100 categories",
-        "{} labelled bits",
-        "{} as counts",
-        "covering Gaussian",
-    ),
-    (
-        "`CountedUnary`, symmetric",
-        "symmetric",
-        "one of 100 categories",
-        "{} labelled bits",
-        "{}",
-        "counts of bits, [proof](../proofs/tags.md#counted-unary-encoding), "
-        "[more](../reference/other-histograms.md#counted-unary-encoding)",
-    ),
-    (
-        "`CountedUnary`, optimal",
-        "optimal",
-        "one of 100 categories",
-        "{} labelled bits",
-        "{}",
-        "the same",
-    ),
-    (
-        "`HeavyHitters`",
-        "heavy",
-        "one of 2^32 values",
-        "{} prefixes in the first round",
-        "{}",
-        f"two Poisson counts, composed over rounds, [more]({_FIND})",
-    ),
-    (
         "`LaplaceScalarSum`",
         "laplace scalar",
         "numbers in [0, Δ]",
@@ -142,7 +84,7 @@ _KINDS = (
         "its exact law",
     ),
     (
-        "`LaplaceVectorSum`",
+        "`LaplaceVectorSum` (`laplace-vector-sum`)",
         "laplace vector",
         "ℓ1 ball, d = 100",
         "{} report",
@@ -150,12 +92,20 @@ _KINDS = (
         "its exact law",
     ),
     (
-        "`UnaryL1Sum`",
+        "`DecoyVectorSum` (`decoy-vector-sum`)",
+        "decoy vector",
+        "ℓ1 ball, d = 100",
+        "{} coordinates",
+        "{}",
+        "two Poisson counts, [proof](../proofs/tags.md#decoys)",
+    ),
+    (
+        "`UnaryL1Sum` (`unary-l1-sum`)",
         "l1",
         "ℓ1 ball, d = 100",
         "{} labelled bits",
         "{}",
-        "the same",
+        "counts of bits, [proof](../proofs/tags.md#counted-unary-encoding)",
     ),
 )
 
@@ -176,19 +126,18 @@ def _many(number: int) -> str:
 
 
 def kinds() -> str:
-    """Every protocol at one setting."""
+    """Every sum at one setting."""
     found = _found("kinds")
 
     def row(kind: tuple[str, ...]) -> tuple[str, ...]:
         name, key, data, message, report, accounted = kind
         of = found[key]
-        error = f"{of['error']:.1f}" if of["error"] < 10 else f"{of['error']:,.0f}"
         return (
             name,
             data,
             message.format(_rounded(of["messages"])),
             report.format(_rounded(of["bits"])),
-            error + (" a count" if key == "heavy" else ""),
+            f"{of['error']:.1f}" if of["error"] < 10 else f"{of['error']:,.0f}",
             accounted,
         )
 
@@ -215,21 +164,6 @@ def _beside(dim: int, clients: int) -> dict[str, Any]:
         row for row in _found("beside_the_gaussian") if (row["dim"], row["clients"]) == (dim, clients)
     )
     return dict(found)
-
-
-def fewer() -> str:
-    """Messages and variances of sums in an ℓ2 ball."""
-    found = _beside(1_000, 10**4)
-    rows = (
-        ("`VectorSum`", found["vector"]),
-        ("`PoissonBinomialSum`", found["poisson"]["7"]),
-        ("`PoissonBinomialSum`, `bits=1`", found["poisson"]["1"]),
-        ("`BallSum`", found["ball"]),
-    )
-    return table(
-        ("", "messages of one client", "variance"),
-        ((name, f"{of['messages']:,}", f"{of['over_gaussian']:.2f}") for name, of in rows),
-    )
 
 
 def several() -> str:
@@ -537,8 +471,8 @@ def below() -> str:
 
 
 TABLES: Tables = {
-    PROTOCOLS: {"kinds": kinds, "fewer": fewer, "several": several},
-    BENCHMARKS: {"large": large},
+    PROTOCOLS: {"kinds": kinds},
+    BENCHMARKS: {"large": large, "several": several},
     OTHERS: {"draft": draft},
     SUMS: {"covers": covers, "secret": secret, "coins": coins, "windows": windows},
     TAGS: {"tagged": tagged, "either": either},
@@ -546,10 +480,9 @@ TABLES: Tables = {
 }
 
 
-def _scalar() -> list[str]:
-    """When Laplace noise is the smaller one, and how many shares hide what is shared."""
-    rows = _found("several_sums")["rows"]
-    gaussian = min(of["num_steps"] for of in rows if of["scalar"] < of["split"])
+def _several() -> list[str]:
+    """What sums of numbers cost beside each other, and how many shares hide what is shared."""
+    split, scalar = _found("several_sums")["equal"], _found("kinds")["scalar"]
     shares = next(
         count
         for count in range(9, 32)
@@ -557,27 +490,24 @@ def _scalar() -> list[str]:
     )
     assert mixing_distance(clients=10_000, shares=shares - 1, modulus=2**32) > 2**-40
     return [
-        f"has {rows[0]['split'] / rows[0]['scalar']:.2f} of the Gaussian's error; from {gaussian} sums of "
-        "everybody on",
-        f"For n = 10,000 and q = 2^32 it is below 2^-40 from {shares} shares on",
+        f"it is below 2^-40 from {shares} shares on",
+        f"a variance of {split['variance']:.0f}, `SplitSum` costs ε = {rounded(split['epsilon'], up=True)} "
+        f"where `ScalarSum` costs 1, in {split['messages']} messages and {split['bits']} bits where "
+        f"`ScalarSum` sends {scalar['messages']} one-bit messages (or one count of {scalar['bits']} bits)",
     ]
 
 
 def _protocols() -> list[str]:
-    small, split = _found("small"), _found("several_sums")["equal"]
-    kinds_found = _found("kinds")
-    plain, short = small["plain"], small["short"]
-    balls = [of["ball"]["over_gaussian"] for of in _found("beside_the_gaussian")]
+    plain, short = (_found("small")[key] for key in ("plain", "short"))
+    rows = _found("several_sums")["rows"]
+    gaussian = min(of["num_steps"] for of in rows if of["scalar"] < of["split"])
     return [
         f"vector sum above is {plain['messages'] / 1e6:.1f} million bits of each client",
         f"as counts it is {-(-plain['bits'] // 8)} bytes",
         f"with `overhead=0.1` they are {round(short['messages'], -3):,}, for "
         f"{100 * short['more_error']:.0f} % more error",
-        f"at {min(balls):.1f} to {max(balls):.1f} times the variance",
-        f"a variance of {split['variance']:.0f}, `SplitSum` costs ε = {rounded(split['epsilon'], up=True)} "
-        f"where `ScalarSum` costs 1, in {split['messages']} messages and {split['bits']} bits where "
-        f"`ScalarSum` sends {kinds_found['scalar']['messages']} one-bit messages (or one count of "
-        f"{kinds_found['scalar']['bits']} bits)",
+        f"has {rows[0]['split'] / rows[0]['scalar']:.2f} of the Gaussian's error; from {gaussian} sums of "
+        "everybody on",
     ]
 
 
@@ -628,8 +558,8 @@ def sentences() -> Sentences:
     thesis, hidden = _found("thesis"), _found("secret")
     counted, optimal = _found("draft")[0], _beside(1_000, 10**4)
     return {
-        PROTOCOLS: [*_protocols(), *_scalar(), _above_best()],
-        BENCHMARKS: _speed(),
+        PROTOCOLS: [*_protocols(), _above_best()],
+        BENCHMARKS: [*_speed(), *_several()],
         OTHERS: _frequencies(),
         SUMS: [
             f"{hidden['secret']['bits']:,} bits each as counts, "

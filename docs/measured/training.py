@@ -13,7 +13,6 @@ from shuffle_plugins.mechanisms import registry
 OPACUS = "docs/guides/opacus.md"
 MNIST = "docs/reference/mnist.md"
 BENCHMARKS = "docs/reference/benchmarks.md"
-GPU = "docs/guides/gpu.md"
 
 _DATA = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "digits": "scikit-learn's digits"}
 _ARMS = {"vector-sum": "sum", "privunit": "one report"}
@@ -201,8 +200,7 @@ def training_step() -> str:
 TABLES: Tables = {
     OPACUS: {"ratio": by_ratio},
     MNIST: {"recipes": recipes},
-    BENCHMARKS: {"optimizer step": optimizer_step, "rule": learning_rate},
-    GPU: {"training step": training_step},
+    BENCHMARKS: {"optimizer step": optimizer_step, "rule": learning_rate, "training step": training_step},
 }
 
 
@@ -265,12 +263,6 @@ def _compared() -> list[str]:
         name: max(untuned["linear", name, target]["processor_seconds"] for target in (3.0, 1.0))
         for name in names
     }
-    tuning = [each for each in result("benchmarks/mnist_tuning")["runs"] if each["epsilon"] == 2.93]
-    best: dict[int, float] = {}
-    for each in tuning:
-        if (each["route"], each["rounds"]) == ("vector-sum", 200):
-            best[each["cohort"]] = max(each["accuracy"], best.get(each["cohort"], 0.0))
-    apart = math.ceil(1_000 * (best[6_000] - best[2_000])) / 10
     (report, *_), (total, *_) = (_recipes("MNIST, features", name) for name in ("privunit", "vector-sum"))
     louder = total["signal_to_noise_ratio"] / report["signal_to_noise_ratio"]
     whole = report["signal_to_noise_ratio"] * math.sqrt(report["num_steps"])
@@ -287,7 +279,6 @@ def _compared() -> list[str]:
         f"in a step, {whole:.3g} over 200 steps",
         f"{moved[0]} for reports and {moved[1]} for sums in the recipes",
         f"{moved[2]} and {moved[3]} for the convolutional network",
-        f"2,000 samples in 200 steps came within {apart:g} points of 6,000",
         without_tuning(),
         f"one report per sample has {_NUMBERS[round(louder)]} times as much in the recipes",
     ]

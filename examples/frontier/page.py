@@ -55,7 +55,7 @@ def write_page(runs: Runs) -> None:
     PAGE.write_text(text(runs))
 
 
-def chosen(runs: Runs, **wanted: str) -> Runs:
+def chosen(runs: Runs, **wanted: Any) -> Runs:
     """Runs of these values."""
     return [run for run in runs if all(run[key] == value for key, value in wanted.items())]
 
@@ -152,7 +152,7 @@ def _accuracies(runs: Runs) -> Iterable[str]:
 
 def _text(runs: Runs) -> Iterable[str]:
     """What another example has measured, which has a page of its own; ``runs`` are not asked."""
-    first = [run for run in json.loads(LANGUAGE_MODEL.read_text())["runs"] if run["seed"] == 0]
+    first = chosen(json.loads(LANGUAGE_MODEL.read_text())["runs"], task="sst2", encoder="mpnet", seed=0)
     told = {(run["arm"], run["target_epsilon"]): f"{100 * run['accuracy']:.1f} %" for run in first}
     sums = [f"{text} at ε = {level:g}" for (arm, level), text in told.items() if arm == "sum"]
     yield f"""

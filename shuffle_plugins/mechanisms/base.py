@@ -343,16 +343,16 @@ class Mechanism(Ranged, Reporter):
                 f"a report of {self!r} can be read only by whoever knows whose it is: it cannot be shuffled, "
                 "and costs local_epsilon"
             )
+        return self._round(population=population, cohort=cohort, sampling=sampling, adversary=adversary)
+
+    def _round(self, **who: Any) -> ShuffleRound:
         return ShuffleRound(
             local_epsilon=self.local_epsilon,
-            population=population,
-            cohort=cohort,
-            sampling=sampling,
-            adversary=adversary,
             mechanism=self.name,
             blanket=None if self.local_delta else self.blanket(),
             local_delta=self.local_delta,
             channel_fixed=True,
+            **who,
         )
 
     def read_reports(self, reports: Reports, *below: int) -> tuple[Tensor, ...]:

@@ -23,13 +23,11 @@ from scipy import special
 from typing_extensions import override
 
 from shuffle_plugins.accounting import (
-    Adversary,
     Atoms,
     Blanket,
     Floats,
     GaussianReportsRound,
     InformationBound,
-    Sampling,
     ShuffleRound,
 )
 from shuffle_plugins.accounting.numerics.search import narrowed, zero_between
@@ -373,15 +371,9 @@ class ApproximateNoise(GridNoise):
         law = gaussian_blanket(sigma=self._sigma_per_radius(), radius=1.0)
         return replace(law, instances=(self._instance(),))
 
-    def round(
-        self,
-        *,
-        population: int,
-        cohort: float,
-        sampling: Sampling = Sampling.WITHOUT_REPLACEMENT,
-        adversary: Adversary = Adversary.MODEL_OBSERVER,
-    ) -> ShuffleRound:
-        """A round of this mechanism: its noise; at dim 1 its blanket, too, whose cut is the round's ε0."""
+    @override
+    def _round(self, **who: Any) -> ShuffleRound:
+        # At dim 1 its blanket, too, whose cut is the round's ε0.
         reports: dict[str, Any] = {"local_epsilon": self.local_epsilon, "local_delta": self.local_delta}
         if self.dim == 1:
             try:
@@ -391,10 +383,7 @@ class ApproximateNoise(GridNoise):
                 pass
         return GaussianReportsRound(
             **reports,
-            population=population,
-            cohort=cohort,
-            sampling=sampling,
-            adversary=adversary,
+            **who,
             radius=self._radius_per_sigma(),
             attained=self._attained_per_sigma(),
             channel_fixed=True,
@@ -717,24 +706,19 @@ def laplace_ball_information(*, rate: float, radius: float, dim: int) -> float:
     The noise falls by ``rate`` nats per step; ``radius`` is in steps, and dim at least 2.
     """
     spread = min(radius, dim / 4)  # variance of the rounded vector's norm, at most
-    candidates = []
+    least = math.inf
     for deviations in (1.0, 2.0, 3.0, 4.0, 5.0, 6.5, 8.0):  # that rounding may take vectors out of the ball
         beyond = deviations * (math.sqrt(spread) + deviations / 3)
         tilt = max(math.log1p(beyond / spread), 2 * rate)
         log_rare = 2 * rate * (radius + beyond) - tilt * beyond + spread * (math.expm1(tilt) - tilt)
         # Of three vectors one may be rounded farther out; then a report tells no more than 2·e^(2·rate·norm).
-        farthest, rare = rate * math.floor(radius + beyond), 6 * math.exp(log_rare)
-        candidates.append((_whole_ball_information(farthest, rate, every=20) + rare, farthest, rare))
-    least = math.inf
-    for at_least, farthest, rare in sorted(candidates):
-        if at_least >= least:
-            break
-        least = min(least, _whole_ball_information(farthest, rate) + rare)
+        within = _whole_ball_information(rate * math.floor(radius + beyond), rate)
+        least = min(least, within + 6 * math.exp(log_rare))
     return least * (1 + 1e-9)
 
 
-def _whole_ball_information(radius: float, rate: float, *, every: int = 1) -> float:
-    """Of vectors of whole steps in a ball, its radius in nats; ``every`` above 1 gives at most that."""
+def _whole_ball_information(radius: float, rate: float) -> float:
+    """Of vectors of whole steps in a ball, its radius in nats."""
     w = math.exp(-rate)
     rising, falling = (1 + w * w) / (1 + w + w * w), w / (1 + w + w * w)
     half = radius / _CELLS_ACROSS  # of a cell
@@ -742,14 +726,14 @@ def _whole_ball_information(radius: float, rate: float, *, every: int = 1) -> fl
     def alpha(t: Floats) -> Floats:
         return np.asarray(rising * np.exp(t) + falling * np.exp(-2 * t))
 
-    along = np.linspace(-radius, radius, _CELLS_ACROSS + 1)[::every]
+    along = np.linspace(-radius, radius, _CELLS_ACROSS + 1)
     left = np.exp(-(radius - np.abs(along)))  # of the other coordinates
     single = alpha(radius + along) * alpha(radius - np.abs(along)) * math.exp(2 * half)
     near = np.exp(-(radius + along))  # falls, so that of two the first is the larger one
     beta = (1 / near)[:, None] - (falling * (1 / near**2 - near))[:, None] * near
     beta *= 1 - (1 - left)[:, None] * (1 - left)
     found = single[:, None] + single - 2 * math.exp(-5 * half) * beta
-    return float(found.max(where=_IN_ORDER[::every, ::every], initial=-math.inf))
+    return float(found.max(where=_IN_ORDER, initial=-math.inf))
 
 
 def gaussian_blanket(*, sigma: float, radius: float, tail: float = 1e-18) -> Blanket:

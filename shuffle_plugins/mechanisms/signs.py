@@ -410,16 +410,11 @@ class CoefficientPatterns(CoefficientRandomizer, SignPatternRandomizer):
 
 
 class L2Block(CoefficientPatterns):
-    r"""``sqkr`` with its k coefficients side by side: one of B = ceil(D/k) places instead of k.
+    """``sqkr`` with its k coefficients side by side: one of B = ceil(D/k) places instead of k.
 
-    With P the reconstruction, c_b the coefficients of block b and :math:`ρ = E[y_1 y_2]` for a pattern y
-    about all-plus signs,
-
-    .. math:: E\|R(x) - x\|^2 = \frac{d}{D} \frac{r_{inf}^2 B D}{g^2} - \|x\|^2
-              + \frac{B ρ}{g^2} \sum_b \Big(\|P c_b\|^2 - \frac{d}{D}\|c_b\|^2\Big),
-
-    whose last term is small: the variance of ``sqkr`` at (k - 1)·log2(D/k) bits less. With
-    ``frame="rotation"`` encoding takes one pass over a row, and the level is larger.
+    The variance is nearly that of ``sqkr`` at (k - 1)·log2(D/k) bits less: only the overlaps of neighbouring
+    coefficients' columns differ. With ``frame="rotation"`` encoding takes one pass over a row, and the level
+    is larger.
     """
 
     name: ClassVar[str] = "l2-block"
@@ -460,16 +455,11 @@ class L2Block(CoefficientPatterns):
 
 
 class SQKR(CoefficientPatterns):
-    r"""Subsampled and quantised Kashin response (Chen, Kairouz, Özgür 2020), with the optimal cap.
+    """Subsampled and quantised Kashin response (Chen, Kairouz, Özgür 2020), with the optimal cap.
 
     A client draws one from each of k blocks of D coefficients of absolute value at most r_inf, rounds these
-    to signs of mean c_j/r_inf, and sends the places and the pattern through the cap; the paper's
-    :math:`2^k`-ary randomised response is t = k. With :math:`A = \sum b^2` over the lengths of blocks, P the
-    reconstruction, c_B the coefficients of block B, and :math:`ρ = E[y_1 y_2]` for a pattern about all-plus
-    signs,
-
-    .. math:: E\|R(x) - x\|^2 = \frac{d}{D} \frac{r_{inf}^2 A}{g^2} - \|x\|^2
-              + \frac{ρ}{g^2} \Big(\|x\|^2 - \sum_B \|P c_B\|^2\Big).
+    to signs of mean c_j/r_inf, and sends the places and the pattern through the cap; the paper's 2^k-ary
+    randomised response is t = k.
     """
 
     name: ClassVar[str] = "sqkr"

@@ -29,7 +29,13 @@ from shuffle_plugins.core.lazy_torch import Tensor
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivateSum
 from shuffle_plugins.protocols.draws import DISTANCE, MOST_COINS, drawn_range, heads
 from shuffle_plugins.protocols.lattices import MOST_LEVELS, Categories, FixedPoint, Interval, Lattice, OneHot
-from shuffle_plugins.protocols.sums import CountSum, HistogramProtocol, LatticeSum, TargetUnreachable
+from shuffle_plugins.protocols.sums import (
+    CountSum,
+    HistogramProtocol,
+    LatticeSum,
+    TargetUnreachable,
+    WantedNoise,
+)
 from shuffle_plugins.randomness.sources import Randomness, secure
 
 _DISTANCE_SHARE = 0.01  # of δ, that may be spent on the distance of coins from the Gaussian
@@ -60,16 +66,8 @@ class CoinSum(LatticeSum[SumRound], CountSum[SumRound]):
 
     @override
     @classmethod
-    def _of_noise(
-        cls,
-        noise_multiplier: float,
-        *,
-        cohort: int,
-        honest: int,
-        target: PrivacyTarget | None,
-        overhead: float = 0.02,
-        **data: Any,
-    ) -> dict[str, Any]:
+    def _of_noise(cls, wanted: WantedNoise, *, overhead: float = 0.02, **data: Any) -> dict[str, Any]:
+        noise_multiplier, cohort, honest, target = wanted
         held = {name: value for name, value in data.items() if name != "coefficients"}
         # Of a window, if what is seen is windows of sums.
         coefficients = checked_coefficients("coefficients", data.get("coefficients", (1,)))

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from typing_extensions import override
 
-from shuffle_plugins.accounting import PoissonBinomialRound, PrivacyTarget
+from shuffle_plugins.accounting import PoissonBinomialRound
 from shuffle_plugins.accounting.numerics.search import largest_within
 from shuffle_plugins.compressors.frames import KashinFrame
 from shuffle_plugins.compressors.quantization import SignThresholds
@@ -22,7 +22,7 @@ from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.core.rows import rows_at_once
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivateSum
 from shuffle_plugins.protocols.lattices import compiled_kernels
-from shuffle_plugins.protocols.sums import CountSum, Tally, TargetUnreachable
+from shuffle_plugins.protocols.sums import CountSum, Tally, TargetUnreachable, WantedNoise
 from shuffle_plugins.randomness.chacha import WHOLE
 from shuffle_plugins.randomness.sources import Randomness, secure
 
@@ -75,11 +75,8 @@ class PoissonBinomialSum(CountSum[PoissonBinomialRound], PrivateSum):
     @classmethod
     def _of_noise(  # type: ignore[override]
         cls,
-        noise_multiplier: float,
+        wanted: WantedNoise,
         *,
-        cohort: int,
-        honest: int,
-        target: PrivacyTarget | None,
         dim: int,
         seed: int = 0,
         overhead: float = 0.1,
@@ -89,9 +86,9 @@ class PoissonBinomialSum(CountSum[PoissonBinomialRound], PrivateSum):
         """With the fewest bits, of the form 2^k − 1, whose variance exceeds that of many by ``overhead``."""
         spread = KashinFrame(dim=checks.dim(dim), seed=seed)
         checks.number("overhead", overhead, above=0, at_most=1)
-        noise = _distance(spread) / 2 * noise_multiplier  # in units of a coefficient's radius
+        noise = _distance(spread) / 2 * wanted.noise_multiplier  # in units of a coefficient's radius
         if bits is None:
-            bits = _fewest_bits(honest=honest, noise=noise, overhead=overhead)
+            bits = _fewest_bits(honest=wanted.honest, noise=noise, overhead=overhead)
         checks.whole("bits", bits, at_most=MOST_BITS_EACH)
 
         def quietness(gain: float) -> float:
@@ -101,17 +98,17 @@ class PoissonBinomialSum(CountSum[PoissonBinomialRound], PrivateSum):
                     bits=bits,
                     flip=_flip(SignThresholds.of(2 * math.atanh(gain))),
                     distance=_distance(spread),
-                    population=honest,
-                    cohort=honest,
+                    population=wanted.honest,
+                    cohort=wanted.honest,
                 )
             except ValueError:  # hardly anybody is hidden
-                return 4 / noise_multiplier
+                return 4 / wanted.noise_multiplier
             return 0.5 / found.noise_multiplier  # a round tells it over the sensitivity
 
         gain = largest_within(
             quietness,
-            target=1 / noise_multiplier,
-            start=_gain(honest / bits, noise),
+            target=1 / wanted.noise_multiplier,
+            start=_gain(wanted.honest / bits, noise),
             lowest=1e-8,
             highest=0.97,  # of a louder bit the other clients hide little
             precision=5e-4,
@@ -119,8 +116,8 @@ class PoissonBinomialSum(CountSum[PoissonBinomialRound], PrivateSum):
         )
         if gain is None:
             raise TargetUnreachable(
-                f"these bits do not protect as a Gaussian of noise multiplier {noise_multiplier:.3g}: send "
-                "more of them, or ask for less noise"
+                "these bits do not protect as a Gaussian of noise multiplier "
+                f"{wanted.noise_multiplier:.3g}: send more of them, or ask for less noise"
             )
         return {"dim": dim, "bits": bits, "message_epsilon": 2 * math.atanh(gain), "seed": seed, **data}
 

@@ -17,14 +17,14 @@ from scipy import stats
 from torch import Tensor
 from typing_extensions import override
 
-from shuffle_plugins.accounting import DecoyRound, PrivacyTarget
+from shuffle_plugins.accounting import DecoyRound
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.checks import Dim, Flag, Positive, Radius
 from shuffle_plugins.core.rows import checked_categories
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivateSum
 from shuffle_plugins.protocols.draws import PoissonLaw, drawn_poisson
 from shuffle_plugins.protocols.lattices import Categories, drawn_coordinates
-from shuffle_plugins.protocols.sums import HistogramProtocol, SummingProtocol
+from shuffle_plugins.protocols.sums import HistogramProtocol, SummingProtocol, WantedNoise
 from shuffle_plugins.randomness.sources import Randomness, secure
 from shuffle_plugins.shuffler import InMemoryShuffler, Shuffler
 
@@ -65,10 +65,8 @@ class DecoyCounts(SummingProtocol[DecoyRound]):
 
     @override
     @classmethod
-    def _of_noise(
-        cls, noise_multiplier: float, *, cohort: int, honest: int, target: PrivacyTarget | None, **data: Any
-    ) -> dict[str, Any]:
-        return {"decoys": noise_multiplier**2 / 2, **data}  # a replaced client moves two counts by one
+    def _of_noise(cls, wanted: WantedNoise, **data: Any) -> dict[str, Any]:
+        return {"decoys": wanted.noise_multiplier**2 / 2, **data}  # a replaced client moves two counts by one
 
     @override
     def _round(self, honest: int | None, participation: float | None, **who: Any) -> DecoyRound:

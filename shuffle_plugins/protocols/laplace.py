@@ -17,7 +17,7 @@ from scipy import signal, stats
 from torch import Tensor
 from typing_extensions import override
 
-from shuffle_plugins.accounting import Floats, LaplaceRound, PrivacyTarget
+from shuffle_plugins.accounting import Floats, LaplaceRound
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.checks import Dim, Positive, Radius
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivateSum
@@ -32,7 +32,7 @@ from shuffle_plugins.protocols.lattices import (
     OneHot,
     OneNorm,
 )
-from shuffle_plugins.protocols.sums import HistogramProtocol, LatticeSum
+from shuffle_plugins.protocols.sums import HistogramProtocol, LatticeSum, WantedNoise
 from shuffle_plugins.randomness.sources import Randomness, secure
 
 _RARE_BITS = 64  # −log2 of the probability that any client's share of any coordinate is out of range
@@ -40,17 +40,11 @@ _MOST_LISTED = 1 << 20  # masses of the noise that are convolved
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaplaceSum(LatticeSum[LaplaceRound]):
-    r"""Each client adds a share of discrete Laplace noise to whole numbers; only the sum may be seen.
+class SharedLaplace(LatticeSum[LaplaceRound]):
+    """Each client adds a share of discrete Laplace noise to whole numbers.
 
     Shares are differences of two Pólya numbers (negative binomial of real shape 1/n', n' the
-    :attr:`honest_cohort`), drawn exactly: those of n' clients add up to P[k] ∝ e^(−rate·\|k\|) in every
-    coordinate, those of more to more. Goryczka, Xiong 2017; Balle, Bell, Gascón, Nissim 2020. A report
-    protects nobody until it is summed, by a ``SharedSumStage``, a DAP deployment, or a shuffler that adds up.
-
-    Attributes:
-        noise_epsilon: ε at δ = 0 of the sum itself: rate times the largest ℓ1 distance of two clients' data.
-            Reports are bound to a range, which costs a δ of 2**-64·(1 + e^ε).
+    :attr:`honest_cohort`), drawn exactly.
     """
 
     noise_epsilon: Positive
@@ -62,22 +56,14 @@ class LaplaceSum(LatticeSum[LaplaceRound]):
     @override
     @classmethod
     def _of_noise(
-        cls,
-        noise_multiplier: float,
-        *,
-        cohort: int,
-        honest: int,
-        target: PrivacyTarget | None,
-        overhead: float = 0.02,
-        levels: int | None = None,
-        **data: Any,
+        cls, wanted: WantedNoise, *, overhead: float = 0.02, levels: int | None = None, **data: Any
     ) -> dict[str, Any]:
         checks.number("overhead", overhead, above=0, at_most=1)
         unit: Lattice = cls.lattice_type(levels=1, **data)
         # A variance of 2/rate² is that of a Gaussian of this multiplier of half the ℓ2 diameter.
-        noise_epsilon = unit.l1_sensitivity * 2 * math.sqrt(2) / (noise_multiplier * unit.diameter)
+        noise_epsilon = unit.l1_sensitivity * 2 * math.sqrt(2) / (wanted.noise_multiplier * unit.diameter)
         if levels is None:
-            rounding = cohort * unit.rounding_variance / (2 * overhead)
+            rounding = wanted.cohort * unit.rounding_variance / (2 * overhead)
             levels = max(1, math.ceil(noise_epsilon / unit.l1_sensitivity * math.sqrt(rounding)))
         return {"levels": levels, "noise_epsilon": noise_epsilon, **data}
 
@@ -90,6 +76,31 @@ class LaplaceSum(LatticeSum[LaplaceRound]):
     def noise(self) -> PolyaNoise:
         """What each client adds to each of its numbers."""
         return PolyaNoise(rate=self.rate, holders=self.honest_cohort)
+
+    @property
+    @override
+    def noise_variance(self) -> float:
+        return self.cohort * self.noise.share_variance * self.lattice.step**2
+
+    @override
+    def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
+        source, clients = secure(randomness), len(x) if isinstance(x, Tensor) else x.num_rows
+        total = self.lattice.encoded_sum(x, randomness=source)
+        return total + self.noise.draw(len(total), clients=clients, randomness=source)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaplaceSum(SharedLaplace):
+    r"""A sum of whole numbers with shares of discrete Laplace noise; only the sum may be seen.
+
+    The shares of n' clients add up to P[k] ∝ e^(−rate·\|k\|) in every coordinate, those of more to more.
+    Goryczka, Xiong 2017; Balle, Bell, Gascón, Nissim 2020. A report protects nobody until it is summed, by a
+    ``SharedSumStage``, a DAP deployment, or a shuffler that adds up.
+
+    Attributes:
+        noise_epsilon: ε at δ = 0 of the sum itself: rate times the largest ℓ1 distance of two clients' data.
+            Reports are bound to a range, which costs a δ of 2**-64·(1 + e^ε).
+    """
 
     @override
     def _round(self, honest: int | None, participation: float | None, **who: Any) -> LaplaceRound:
@@ -105,11 +116,6 @@ class LaplaceSum(LatticeSum[LaplaceRound]):
             distance=2.0**-_RARE_BITS,
             **who,
         )
-
-    @property
-    @override
-    def noise_variance(self) -> float:
-        return self.cohort * self.noise.share_variance * self.lattice.step**2
 
     @property
     def influence(self) -> float:
@@ -160,12 +166,6 @@ class LaplaceSum(LatticeSum[LaplaceRound]):
         self.layout.check(reports, counts.highest - counts.lowest + 1)
         sent = reports.fields[0].values.reshape(len(reports), counts.size)
         return sent.sum(dim=0, dtype=torch.int64).cpu() + len(reports) * counts.lowest
-
-    @override
-    def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
-        source, clients = secure(randomness), len(x) if isinstance(x, Tensor) else x.num_rows
-        total = self.lattice.encoded_sum(x, randomness=source)
-        return total + self.noise.draw(len(total), clients=clients, randomness=source)
 
     @override
     def estimate(self, total: Tensor, *, reports: int | None = None) -> Any:

@@ -18,13 +18,13 @@ from scipy.special import gammaln
 from torch import Tensor
 from typing_extensions import override
 
-from shuffle_plugins.accounting import Floats, LaplaceRound, PrivacyTarget, Sampling
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
-from shuffle_plugins.core.checks import Positive, Radius, whole_number
-from shuffle_plugins.protocols.draws import PolyaNoise
+from shuffle_plugins.accounting import Floats, LaplaceRound, Sampling
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
+from shuffle_plugins.core.checks import Radius, whole_number
+from shuffle_plugins.protocols.laplace import SharedLaplace
 from shuffle_plugins.protocols.lattices import Interval
-from shuffle_plugins.protocols.sums import LatticeSum, Participants, TargetUnreachable, unreachable
-from shuffle_plugins.randomness.sources import Randomness, secure
+from shuffle_plugins.protocols.sums import Participants, TargetUnreachable, WantedNoise, unreachable
+from shuffle_plugins.randomness.sources import Randomness
 
 FEWEST_SHARES, MOST_SHARES = 3, 64
 
@@ -33,7 +33,7 @@ _LARGEST = 600.0  # of an exponent
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitSum(LatticeSum[LaplaceRound]):
+class SplitSum(SharedLaplace):
     r"""Each client rounds its number, adds its share of discrete Laplace noise, and splits the result.
 
     It sends m shares, whole numbers mod q that are uniform but for their sum. Mixed, all tell no more
@@ -54,13 +54,11 @@ class SplitSum(LatticeSum[LaplaceRound]):
     name: ClassVar[str] = "split-sum"
     lattice_type: ClassVar[type[Any]] = Interval
 
-    noise_epsilon: Positive
     shares: Annotated[int, whole_number(at_least=2, at_most=MOST_SHARES)]
     upper: Radius = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.round()
         if self.bits_per_message > 62:
             raise ValueError(
                 f"sums of {self.cohort} clients at {self.levels} levels need {self.bits_per_message} bits, "
@@ -69,34 +67,18 @@ class SplitSum(LatticeSum[LaplaceRound]):
 
     @override
     @classmethod
-    def _of_noise(
-        cls,
-        noise_multiplier: float,
-        *,
-        cohort: int,
-        honest: int,
-        target: PrivacyTarget | None,
-        overhead: float = 0.02,
-        **data: Any,
-    ) -> dict[str, Any]:
-        checks.number("overhead", overhead, above=0, at_most=1)
+    def _of_noise(cls, wanted: WantedNoise, **data: Any) -> dict[str, Any]:
+        _, cohort, honest, target = wanted
         if target is None:
             raise ValueError("the fewest shares follow from a target: use SplitSum.calibrated")
-        noise_epsilon = 2 * math.sqrt(2) / noise_multiplier
-        # Rounding n clients' numbers adds n/4 steps² to noise of about 2·(g/ε0)².
-        levels = max(1, math.ceil(noise_epsilon * math.sqrt(cohort / (8 * overhead))))
+        found = super()._of_noise(wanted, **data)
         # A tenth of δ may be spent on what shares give away.
         distance = 0.1 * target.delta / (1 + math.exp(min(target.epsilon, _LARGEST))) / target.num_steps
         for shares in range(FEWEST_SHARES, MOST_SHARES + 1):
-            found = {"levels": levels, "noise_epsilon": noise_epsilon, "shares": shares, **data}
+            found["shares"] = shares
             if cls(cohort=cohort, honest_fraction=honest / cohort, **found).distance <= distance:
                 return found
         raise TargetUnreachable(f"{unreachable(target, cohort=cohort)}, or use ScalarSum")
-
-    @property
-    def noise(self) -> PolyaNoise:
-        """What each client adds to its number."""
-        return PolyaNoise(rate=self.noise_epsilon / self.levels, holders=self.honest_cohort)
 
     @property
     def distance(self) -> float:
@@ -123,11 +105,6 @@ class SplitSum(LatticeSum[LaplaceRound]):
             distance=self.distance,
             **who,
         )
-
-    @property
-    def noise_variance(self) -> float:
-        """Variance of the noise in the sum, in squared units of the data."""
-        return self.cohort * self.noise.share_variance * self.lattice.step**2
 
     @property
     def reach(self) -> int:
@@ -194,12 +171,6 @@ class SplitSum(LatticeSum[LaplaceRound]):
         lowest = count * self.levels // 2 - self.modulus // 2
         nearest = (int(total) - lowest) % self.modulus + lowest
         return torch.tensor([nearest * self.lattice.step], dtype=torch.float64)
-
-    @override
-    def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
-        rows, source = Rows.of(x), secure(randomness)
-        total = self.lattice.encoded_sum(rows, randomness=source)
-        return total + self.noise.draw(1, clients=rows.num_rows, randomness=source)
 
 
 @lru_cache(maxsize=1024)

@@ -78,6 +78,15 @@ class Participants(NamedTuple):
         return cls(reports, honest, people, sampling)
 
 
+class WantedNoise(NamedTuple):
+    """The noise multiplier of a sum, of how many clients, of whom so many are counted on, and what for."""
+
+    noise_multiplier: float
+    cohort: int
+    honest: int
+    target: PrivacyTarget | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class ShuffleProtocol(Ranged, Reporter):
     """Clients send messages to a shuffler, and what it hands on is added up: sums, means, histograms.
@@ -186,9 +195,7 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
 
     @classmethod
     @abstractmethod
-    def _of_noise(
-        cls, noise_multiplier: float, *, cohort: int, honest: int, target: PrivacyTarget | None, **data: Any
-    ) -> dict[str, Any]:
+    def _of_noise(cls, wanted: WantedNoise, **data: Any) -> dict[str, Any]:
         """The fields of the protocol of few messages that, to leading order, protects as a Gaussian."""
 
     @classmethod
@@ -202,7 +209,7 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
         """
         noise = checks.number("noise_multiplier", noise_multiplier, above=0)
         present = Participants.of(cohort, honest_fraction=honest_fraction)
-        found = cls._of_noise(noise, cohort=present.reports, honest=present.honest, target=None, **data)
+        found = cls._of_noise(WantedNoise(noise, present.reports, present.honest, None), **data)
         return cls(cohort=present.reports, honest_fraction=honest_fraction, **found)
 
     @classmethod
@@ -241,7 +248,7 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
         costs: dict[Any, float] = {}
 
         def built(noise: float) -> Any:
-            found = cls._of_noise(noise, cohort=present.reports, honest=present.honest, target=target, **data)
+            found = cls._of_noise(WantedNoise(noise, present.reports, present.honest, target), **data)
             return cls(cohort=present.reports, honest_fraction=honest_fraction, **found)
 
         def cost(quietness: float) -> float:

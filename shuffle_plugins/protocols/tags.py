@@ -17,7 +17,7 @@ from scipy.optimize import brentq
 from torch import Tensor
 from typing_extensions import override
 
-from shuffle_plugins.accounting import PrivacyTarget, Tag, TaggedRound
+from shuffle_plugins.accounting import Tag, TaggedRound
 from shuffle_plugins.compressors.frames import KashinFrame, TightFrame
 from shuffle_plugins.compressors.quantization import SignThresholds
 from shuffle_plugins.core import ReportLayout, Reports, Rows, checks
@@ -39,7 +39,7 @@ from shuffle_plugins.mechanisms.coefficients import (
     representation,
     sound_level,
 )
-from shuffle_plugins.protocols.sums import LabelledSum, Tally, check_bits
+from shuffle_plugins.protocols.sums import LabelledSum, Tally, WantedNoise, check_bits
 from shuffle_plugins.randomness.sources import Randomness, secure
 
 _QUIETEST, _LOUDEST = 1e-8, 400.0  # ε0 of one message, where searches end
@@ -106,11 +106,8 @@ class TaggedSum(LabelledSum[TaggedRound]):
     @classmethod
     def _of_noise(
         cls,
-        noise_multiplier: float,
+        wanted: WantedNoise,
         *,
-        cohort: int,
-        honest: int,
-        target: PrivacyTarget | None,
         overhead: float = 0.1,
         levels: int | None = None,
         samples: int | None = None,
@@ -119,13 +116,15 @@ class TaggedSum(LabelledSum[TaggedRound]):
         size = cls._coefficients(**data)
         plan = _best_plan(
             size=size,
-            cohort=honest,
-            noise=noise_multiplier,
+            cohort=wanted.honest,
+            noise=wanted.noise_multiplier,
             overhead=checks.number("overhead", overhead, above=0, at_most=1),
             levels=cls.only_levels if levels is None else levels,
             samples=samples,
         )
-        budget = plan.samples * sum(_epsilons(plan.levels, _strength(plan, size, honest, noise_multiplier)))
+        budget = plan.samples * sum(
+            _epsilons(plan.levels, _strength(plan, size, wanted.honest, wanted.noise_multiplier))
+        )
         # Parties whose processors round differently agree on it.
         budget = float(f"{budget:.9g}")
         return {"budget": budget, "samples": plan.samples, "levels": plan.levels, **data}

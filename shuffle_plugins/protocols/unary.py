@@ -15,7 +15,7 @@ from scipy import stats
 from torch import Tensor
 from typing_extensions import override
 
-from shuffle_plugins.accounting import BitEncoding, CountedRound, PrivacyTarget
+from shuffle_plugins.accounting import BitEncoding, CountedRound
 from shuffle_plugins.compressors.quantization import flip_threshold
 from shuffle_plugins.core import Reports, Rows, checks
 from shuffle_plugins.core.checks import Count, Dim, Radius, in_range, one_of
@@ -23,7 +23,7 @@ from shuffle_plugins.core.rows import checked_categories, rows_at_once
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivateSum
 from shuffle_plugins.protocols.draws import drawn_binomials
 from shuffle_plugins.protocols.lattices import drawn_coordinates
-from shuffle_plugins.protocols.sums import CountSum, HistogramProtocol, check_bits, unreachable
+from shuffle_plugins.protocols.sums import CountSum, HistogramProtocol, WantedNoise, check_bits, unreachable
 from shuffle_plugins.randomness.chacha import WHOLE
 from shuffle_plugins.randomness.sources import Randomness, secure
 
@@ -82,15 +82,13 @@ class UnaryCounts(CountSum[CountedRound]):
     @classmethod
     def _of_noise(
         cls,
-        noise_multiplier: float,
+        wanted: WantedNoise,
         *,
-        cohort: int,
-        honest: int,
-        target: PrivacyTarget | None,
         encoding: BitEncoding | str = BitEncoding.SYMMETRIC,
         failure: float | None = 2.0**-40,
         **data: Any,
     ) -> dict[str, Any]:
+        noise_multiplier, cohort, honest, target = wanted
         kind = checks.choice(BitEncoding, "encoding", encoding)
         size, ones = cls._shape(**data)
         # A count's noise over what a client changes it by has the variance n/(4·sinh²(ε0/2)), in the optimal

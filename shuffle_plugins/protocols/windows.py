@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 from typing_extensions import override
 
-from shuffle_plugins.accounting import Adversary, Floats, Sampling
+from shuffle_plugins.accounting import Floats, Sampling
 from shuffle_plugins.accounting.rounds.sums import LARGEST_COEFFICIENT, Coefficients, WindowRound
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.checks import Dim, Radius
@@ -20,6 +20,7 @@ from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivateSum
 from shuffle_plugins.protocols.coins import CoinSum
 from shuffle_plugins.protocols.draws import drawn_range, heads
 from shuffle_plugins.protocols.lattices import FixedPoint
+from shuffle_plugins.protocols.sums import Participants
 from shuffle_plugins.randomness.sources import Randomness
 
 _COLUMNS = 256  # rounds whose noise is followed through a schedule of learning rates
@@ -75,28 +76,18 @@ class WindowedSum(CoinSum, PrivateSum):
         return most - fewest
 
     @override
-    def round(
-        self,
-        *,
-        population: int | None = None,
-        cohort: float | None = None,
-        sampling: Sampling | None = None,
-        adversary: Adversary = Adversary.MODEL_OBSERVER,
-        participation: float | None = None,
-    ) -> WindowRound:
-        """One participation of a client, for an accountant; arguments as of :meth:`SummingProtocol.round`.
-
-        It is charged with the coins of the fewest clients that a window may have, ``self.cohort``, as its
-        later windows are of clients that are not known yet, and nothing for being drawn.
+    def participants(
+        self, *, population: int | None = None, cohort: float | None = None, sampling: Sampling | None = None
+    ) -> Participants:
+        """The fewest clients that a window may have, whoever came: later windows are of clients that are not
+        known yet. Nothing is taken off for being drawn.
         """
         if cohort is not None and cohort < self.cohort:
             raise ValueError(
                 f"the windows after this one are promised the coins of {self.cohort} clients, and so is this "
                 f"one: a round of {cohort} opens nothing"
             )
-        found: Any = super().round(adversary=adversary, participation=participation)
-        charged: WindowRound = found  # as _round says, of which the base knows no more than SumRound
-        return charged
+        return super().participants()
 
     @override
     def _round(self, honest: int | None, participation: float | None, **who: Any) -> WindowRound:

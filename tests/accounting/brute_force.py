@@ -85,22 +85,23 @@ def mixed_bound(pair: MixPair, factors: np.ndarray) -> np.ndarray:
         return np.vstack([gain, np.zeros(len(factors))]) + growth, np.append(kept * mass, 1 - kept)
 
     for bucket in buckets:
-        types = [seen_of(atoms, bucket.kept) for atoms in pair.others.types]
+        types = [seen_of(atoms, pair.kept(bucket)) for atoms in pair.others.types]
         gains, own = seen_of(pair.others.shared, 1.0)
         worst = np.zeros(len(factors))
         for mix in itertools.product(range(draws + 1), repeat=3):
             if sum(mix) != draws:
                 continue
             value = (
-                np.concatenate([bucket.own * gains, np.zeros((1, len(growth)))]) - pair.population * growth
+                np.concatenate([pair.own_weight(bucket) * gains, np.zeros((1, len(growth)))])
+                - pair.population * growth
             )
             mass = np.append(visible * own, 1 - visible)
             if pair.stands_in:
-                rest, chances = seen_of(pair.others.shared, bucket.kept * pair.others.common)
-                value = np.vstack([value[:-1], bucket.others * rest - pair.population * growth])
+                rest, chances = seen_of(pair.others.shared, pair.kept(bucket) * pair.others.common)
+                value = np.vstack([value[:-1], pair.weight * rest - pair.population * growth])
                 mass = np.append(visible * own, (1 - visible) * chances)
             for (values, masses), count in zip(types, mix, strict=True):
-                lazy = bucket.others * values
+                lazy = pair.weight * values
                 for _ in range(count):
                     value = (value[:, None] + lazy[None]).reshape(-1, len(growth))
                     mass = np.outer(mass, masses).ravel()

@@ -1,4 +1,4 @@
-"""The page on bandits: its numbers are those of the accountant and of the committed runs."""
+"""The measurements of bandits are those of the committed runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "guides" / "bandits.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "benchmarks.md").read_text()
 RESULTS = json.loads((ROOT / "examples" / "results" / "bandits.json").read_text())["results"]
 
 

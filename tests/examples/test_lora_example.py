@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import io
+import tarfile
+import zipfile
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,20 +13,20 @@ import pytest
 import torch
 from example_scripts import example_folder
 from peft import PeftModel
-from transformers import BertConfig, BertModel
+from transformers import AutoModel, BertConfig, MPNetConfig
 
 
 @pytest.fixture(scope="module")
 def lora():
-    with example_folder("lora", "model", "page", "run", "train") as found:
+    with example_folder("lora", "model", "page", "run", "snippets", "train") as found:
         yield found
 
 
-@pytest.fixture
-def task(lora):
+@pytest.fixture(params=[BertConfig, MPNetConfig])
+def task(lora, request):
     """A classifier on two random layers, of which the upper one is trained, and 80 texts of 3 to 9 tokens."""
     torch.manual_seed(0)
-    config = BertConfig(
+    config = request.param(
         vocab_size=40,
         hidden_size=16,
         num_hidden_layers=2,
@@ -33,7 +36,7 @@ def task(lora):
         attention_probs_dropout_prob=0.0,
         attn_implementation="eager",
     )
-    classifier = lora.model.SentenceClassifier(BertModel(config), layers=1)
+    classifier = lora.model.SentenceClassifier(AutoModel.from_config(config), layers=1)
     texts = [torch.randint(4, 40, (3 + number % 7,)).tolist() for number in range(80)]
     labels = [int(text[1] > 20) for text in texts]
     return SimpleNamespace(
@@ -103,3 +106,24 @@ def test_a_grid_has_one_of_everything_before_the_second_of_anything(lora, tmp_pa
     ]
     lora.run.keep(tmp_path / "results.json", [{"arm": "sum"}])
     assert lora.run.done(tmp_path / "results.json") == [{"arm": "sum"}]
+
+
+def test_snippets_of_the_archive_become_two_files_that_the_reader_takes(lora, tmp_path) -> None:
+    inner = io.BytesIO()
+    with tarfile.open(fileobj=inner, mode="w:gz") as archive:
+        for name in lora.snippets.FILES:
+            rows = "".join(f"{n}\t{(-1) ** n * 0.5}\tText {name} {n}\n" for n in range(600)).encode()
+            member = tarfile.TarInfo(f"hutto_ICWSM_2014/{name}_GroundTruth.txt")
+            member.size = len(rows)
+            archive.addfile(member, io.BytesIO(rows))
+    with zipfile.ZipFile(tmp_path / "package.zip", "w") as package:
+        package.writestr(lora.snippets.ARCHIVE, inner.getvalue())
+    lora.snippets.main(tmp_path / "package.zip", tmp_path / "data")
+    parts = [lora.train.read(tmp_path / "data" / f"{name}.tsv.gz") for name in ("train", "dev")]
+    assert [len(texts) for texts, _ in parts] == [300, lora.snippets.HELD_OUT]
+    texts = parts[0][0] + parts[1][0]
+    assert len(set(texts)) == 1800
+    assert all(
+        (int(t.split()[-1]) % 2 == 0) == bool(y)
+        for t, y in zip(texts, parts[0][1] + parts[1][1], strict=True)
+    )

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 
-from shuffle_plugins.accounting import Sampling, ShuffleAccountant
 from shuffle_plugins.mechanisms import (
     MechanismSpec,
     PrivateSum,
@@ -95,37 +94,6 @@ def test_totals_of_groups_add_up_to_the_estimate(name: str) -> None:
     estimate = mechanism.estimate(whole, reports=COHORT)
     assert torch.equal(estimate, mechanism.sum(reports))
     assert torch.allclose(mechanism.aggregate(reports), estimate / COHORT)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_reports_and_simulated_shares_estimate_the_sum(name: str) -> None:
-    mechanism = built(name)
-    x, errors = rows(mechanism), {"reports": [], "shares": []}
-    for seed in range(60):
-        source = SeededRandomness(seed)
-        sent = mechanism.randomize(x, randomness=source)
-        errors["reports"].append(mechanism.sum(sent).double() - x.sum(dim=0))
-        parts = [mechanism.share(part, randomness=source) for part in x.split(11)]
-        noise = mechanism.common_noise(randomness=source)
-        total = torch.stack(parts).sum(dim=0) if noise is None else torch.stack(parts).sum(dim=0) + noise
-        errors["shares"].append(mechanism.estimate(total, reports=COHORT).double() - x.sum(dim=0))
-    variance = mechanism.worst_variance * (1 if mechanism.must_be_summed else COHORT)
-    for found in errors.values():
-        stacked = torch.stack(found)
-        assert float(stacked.mean(dim=0).norm()) < 5 * math.sqrt(variance / len(found))
-        assert float(stacked.square().sum(dim=1).mean()) < 1.6 * variance
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_round_goes_to_an_accountant(name: str) -> None:
-    mechanism = built(name)
-    accountant = ShuffleAccountant()
-    accountant.step(
-        mechanism.round(population=10 * COHORT, cohort=COHORT, sampling=Sampling.WITHOUT_REPLACEMENT)
-    )
-    assert 0 < accountant.epsilon(1e-6).upper < math.inf
-    assert mechanism.must_be_summed == (mechanism.cohort is not None)
-    assert mechanism.privacy_parameter == ("noise_multiplier" if mechanism.cohort else "local_epsilon")
 
 
 def test_a_sum_is_for_its_cohort_and_clips() -> None:

@@ -1,14 +1,14 @@
 r"""Pairs of rounds in one encoding whose groups of clients have an ε0 each.
 
 Reports of all groups look alike: there is one density w with :math:`θ_g w ≤ R^{(g)}_z` for every group g and
-record z. Proofs: ``docs/proofs/accounting.md``, section 3e.
+record z. ``common`` is θ_g; u is the random number of :mod:`shuffle_plugins.accounting.pairs.others`. Proofs:
+``docs/proofs/accounting.md``, section 3e.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from typing_extensions import override
@@ -21,7 +21,7 @@ from shuffle_plugins.accounting.numerics.sums import (
     bernstein_reach,
     hypergeometric_window,
 )
-from shuffle_plugins.accounting.pairs.others import SHARES, Bucket, OthersPair, mixed_law
+from shuffle_plugins.accounting.pairs.others import Bucket, OthersPair, mixed_law
 from shuffle_plugins.accounting.pairs.reports import Atoms, Blanket, information
 
 _CROWDED = (0.3, 0.03, 1e-3, 1e-6, 1e-12, TAIL)
@@ -56,14 +56,8 @@ class OtherClients:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _GroupsBucket(Bucket):
-    """1 − u is from ``near`` to ``far``, and at most ``counts`` reports are of each group.
+    """An interval of u in which at most ``counts`` reports are of each group."""
 
-    A report of another client weighs ``own`` times its group's θ, tilted by u; ``kept`` and ``others``, which
-    are of one law for all clients, are not used.
-    """
-
-    near: float
-    far: float
     counts: tuple[int, ...]
 
 
@@ -136,37 +130,22 @@ class GroupsPair(OthersPair):
     def buckets(self) -> tuple[list[Bucket], float]:
         counts = tuple(each.count for each in self.others)
         if self._by_blanket:
-            found = _GroupsBucket(mass=1.0, kept=1.0, own=0.0, others=0.0, near=0.0, far=0.0, counts=counts)
-            return [found], 0.0
-        unit = 1 / max(self._clones, 1.0)
-        ends = [0.0, *(min(share * unit, 0.999) for share in SHARES)]
-
-        def below(gap: float) -> float:
-            logs = (each.count * math.log1p(-each.common * gap) for each in self.others)
-            return (1 - gap) * math.exp(math.fsum(logs))
-
-        cases, left_out = [(1.0, counts)], 0.0
+            return [_GroupsBucket(mass=1.0, near=0.0, far=0.0, counts=counts)], 0.0
+        shares, left_out = OthersPair.buckets(self)
+        cases = [(1.0, counts)]
         if self.slots < self.population:
-            cases, left_out = self._cases(), TAIL
-        buckets: list[Bucket] = []
-        for near, far in pairwise(ends):
-            if far <= near:
-                continue
-            total = 1 + math.fsum(each.count * _tilted(each.common, far) for each in self.others)
-            share = max(below(near) - below(far), 0.0) + 1e-13 * below(near)  # rounded up
-            for mass, seen in cases:
-                buckets.append(
-                    _GroupsBucket(
-                        mass=share * mass,
-                        kept=1.0,
-                        own=self.population / total,
-                        others=self.population / total,
-                        near=near,
-                        far=far,
-                        counts=seen,
-                    )
-                )
-        return buckets, below(ends[-1]) + left_out
+            cases, left_out = self._cases(), left_out + TAIL
+        found: list[Bucket] = [
+            _GroupsBucket(mass=share.mass * mass, near=share.near, far=share.far, counts=seen)
+            for share in shares
+            for mass, seen in cases
+        ]
+        return found, left_out
+
+    @override
+    def _beyond(self, gap: float) -> float:
+        logs = (each.count * math.log1p(-each.common * gap) for each in self.others)
+        return (1 - gap) * math.exp(math.fsum(logs))
 
     def _cases(self) -> list[tuple[float, tuple[int, ...]]]:
         """Probabilities, and how many of the k reports are of each group at most: more of any cost more."""
@@ -207,7 +186,8 @@ class GroupsPair(OthersPair):
             unit = self.population / (self._clones + self.least)
             own = self._clone(self.least, self.least, unit, growth)
         else:
-            unit = bucket.own
+            clones = math.fsum(each.count * _tilted(each.common, bucket.far) for each in self.others)
+            unit = self.population / (1 + clones)
             own = self._thinned(_times(unit, mixed_law(self.shared, growth, 1.0)), self._seen)
         further: list[tuple[Law, int]] = [(own, 1)]
         groups: list[tuple[tuple[Law, Law], int]] = []

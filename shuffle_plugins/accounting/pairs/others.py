@@ -43,16 +43,12 @@ class Bucket:
 
     Attributes:
         mass: the probability that u lies in the interval.
-        kept: the smallest share that is left of the law of another client's report when client 1's likelihood
-            is divided by it.
-        own: n times the weight of the report in client 1's place, which the proof's client 0 sends.
-        others: n times the weight of each report of another client.
+        near, far: 1 − u is between them.
     """
 
     mass: float
-    kept: float
-    own: float
-    others: float
+    near: float
+    far: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,29 +121,35 @@ class OthersPair(ABC):
 
     def buckets(self) -> tuple[list[Bucket], float]:
         """Buckets of u, and the probability of u in none of them."""
-        n, common = self.population, self.common
-        unit, rest = 1 / max(n * common, 1.0), 1 - common
+        unit, rest = 1 / max(self.population * self.common, 1.0), 1 - self.common
         # 0.01: of a bucket, nevertheless
         first = min(_NO_MATTER / max(rest, _NO_MATTER), 0.01)
         ends = [0.0, *(min(max(share * unit, first), 0.999) for share in SHARES)]
-
-        def below(gap: float) -> float:
-            return (1 - gap) * math.exp((n - 1) * math.log1p(-common * gap))
-
         found = []
         for near, far in pairwise(ends):
-            if far <= near:
-                continue
-            kept = rest + common * (1 - far)
-            found.append(
-                Bucket(
-                    mass=max(below(near) - below(far), 0.0) + 1e-13 * below(near),  # rounded up
-                    kept=(1 - far) / kept,
-                    own=n / (1 + (n - 1) * common * (1 - far) / kept),
-                    others=n * common / (1 + (n - 1) * common),
-                )
-            )
-        return found, below(ends[-1])
+            if far > near:
+                mass = max(self._beyond(near) - self._beyond(far), 0.0) + 1e-13 * self._beyond(
+                    near
+                )  # rounded up
+                found.append(Bucket(mass=mass, near=near, far=far))
+        return found, self._beyond(ends[-1])
+
+    def _beyond(self, gap: float) -> float:
+        """The probability that 1 − u is at least that."""
+        return (1 - gap) * math.exp((self.population - 1) * math.log1p(-self.common * gap))
+
+    def kept(self, bucket: Bucket) -> float:
+        """The smallest share of the law of another's report that divides client 1's likelihood."""
+        return (1 - bucket.far) / (1 - self.common + self.common * (1 - bucket.far))
+
+    def own_weight(self, bucket: Bucket) -> float:
+        """n times the weight of the report in client 1's place, which the proof's client 0 sends."""
+        return self.population / (1 + (self.population - 1) * self.common * self.kept(bucket))
+
+    @property
+    def weight(self) -> float:
+        """n times the weight of each report of another client."""
+        return self.population * self.common / (1 + (self.population - 1) * self.common)
 
 
 def others_losses(
@@ -267,20 +269,21 @@ class MixPair(OthersPair):
 
     def sums(self, bucket: Bucket, growth: Floats) -> MixedSums:
         """Those of section 3c of the proofs at E = 1 + ``growth``, shape (losses,)."""
-        types = [mixed_law(each, growth, bucket.kept) for each in self.others.types]
+        kept, weight = self.kept(bucket), self.weight
+        types = [mixed_law(each, growth, kept) for each in self.others.types]
         values, masses = mixed_law(self.others.shared, growth, 1.0)
         visible, trials = self.slots / self.population, min(self.slots, self.population - 1)
-        own = bucket.own * values, visible * masses
+        own = self.own_weight(bucket) * values, visible * masses
         if self.stands_in:
-            values, masses = mixed_law(self.others.shared, growth, bucket.kept * self.common)
+            values, masses = mixed_law(self.others.shared, growth, kept * self.common)
             own = (
-                np.column_stack([own[0], bucket.others * values]),
+                np.column_stack([own[0], weight * values]),
                 np.append(own[1], (1 - visible) * masses),
             )
             trials -= 1
         return MixedSums(
             shift=-self.population * growth,
-            types=[(bucket.others * values, masses) for values, masses in types],
+            types=[(weight * values, masses) for values, masses in types],
             trials=trials,
             further=[(own, 1)],
         )
@@ -341,23 +344,24 @@ class SpreadPair(OthersPair):
     def _terms(self, bucket: Bucket, growth: Floats) -> tuple[Floats, BoundedTerms, BoundedTerms]:
         """What n times the profile is bounded by: E[(x + all terms)₊]."""
         known, e, n = self.information_bound, math.exp(self.local_epsilon), self.population
+        kept, weight, own_weight = self.kept(bucket), self.weight, self.own_weight(bucket)
         factor = 1 + growth  # E
         # With r = R_x and r' = R_x': r − E·r' + (E − 1)·R_z = E·(r̃ − r'), r̃ a mixture of r and R_z. So the
         # variance of (r − E·r')/R_z under R_z is at most E²·I.
         spread = known.information * factor**2
         each = BoundedTerms(
             count=min(self.slots, n - 1),
-            variance=self.participation * bucket.others**2 * ((spread + growth**2) / bucket.kept - growth**2),
-            above=bucket.others * (np.maximum(e - factor, 0.0) / bucket.kept + growth),
-            below=bucket.others * np.maximum((factor * e - 1) / bucket.kept - growth, 0.0),
+            variance=self.participation * weight**2 * ((spread + growth**2) / kept - growth**2),
+            above=weight * (np.maximum(e - factor, 0.0) / kept + growth),
+            below=weight * np.maximum((factor * e - 1) / kept - growth, 0.0),
         )
         top = known.heaviest  # r/w and r'/w lie in [top/e, top]
         above = np.maximum(top - factor * top / e + growth, 1e-300)
         below = np.maximum(factor * top - top / e - growth, 1e-300)
         own = BoundedTerms(
             count=1,
-            variance=self.participation * self.slots / n * bucket.own**2 * above * below,
-            above=bucket.own * above,
-            below=bucket.own * below,
+            variance=self.participation * self.slots / n * own_weight**2 * above * below,
+            above=own_weight * above,
+            below=own_weight * below,
         )
         return -n * growth, each, own

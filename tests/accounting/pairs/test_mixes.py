@@ -186,7 +186,7 @@ def test_buckets_of_shares_hold_the_whole_law(population: int, local_epsilon: fl
     buckets, left_out = pair.buckets()
     assert math.fsum(each.mass for each in buckets) + left_out == pytest.approx(1, abs=1e-10)
     assert left_out < (1e-30 if population > 1000 else 0.01)
-    kept, own = [each.kept for each in buckets], [each.own for each in buckets]
+    kept, own = [pair.kept(each) for each in buckets], [pair.own_weight(each) for each in buckets]
     assert kept == sorted(kept, reverse=True)
     assert 0 < kept[-1] <= kept[0] <= 1
     assert own == sorted(own)

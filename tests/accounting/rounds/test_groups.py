@@ -287,6 +287,25 @@ def test_two_groups_are_bounded_from_both_sides(
     assert quiet.upper < loud.upper
 
 
+def test_ten_groups_of_bits_are_bounded_from_both_sides() -> None:
+    levels = tuple(np.linspace(0.5, 4.1, 10).tolist())
+    *_, loudest = groups_of((200,) * 10, levels=levels, mechanism="binary-rr", dim=1)
+    found = epsilon_of(loudest)
+    assert found.lower <= found.upper <= 1.03 * found.lower
+
+
+@pytest.mark.parametrize("sampling", ["epoch", "check-in"])
+def test_a_pass_of_all_groups_is_bounded_from_both_sides(sampling: str) -> None:
+    """Of 1,000 clients nobody is left out by batches of 100; by those of 300 a tenth of them is."""
+    for cohort, most in ((100, 1.01), (300, 1.01 if sampling == "check-in" else 1.1)):
+        counts = (300, 300, 400)
+        *_, loud = groups_of(
+            counts, levels=(0.5, 1.5, 3.0), mechanism="k-rr", dim=5, sampling=sampling, cohort=cohort
+        )
+        found = epsilon_of(loud)
+        assert found.lower <= found.upper <= most * found.lower
+
+
 def test_more_quiet_clients_hide_better_and_few_others_change_nothing() -> None:
     found = [
         groups_of((quiet, 200), levels=(0.5, 3.0), mechanism="linf-coordinate", dim=5)

@@ -82,16 +82,3 @@ def test_calibrated_noise_is_the_gaussian_mechanisms(dim, clients):
     assert protocol.worst_variance <= 1.03 * dim * ideal
     paper = published.vector_sum(dim=dim, cohort=clients, epsilon=epsilon, delta=delta)
     assert paper.noise_variance > 40 * protocol.noise_variance
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("epsilon", [8.0, 12.0, 40.0])
-def test_so_it_is_where_delta_has_no_room_for_the_distance_of_coins(epsilon):
-    # All coordinates' coins, known to within 2**-52 each and charged 1 + e^ε times, would take more than δ.
-    dim, delta = 2_000_000, 1e-6
-    protocol = VectorSum.calibrated(dim=dim, cohort=10_000, epsilon=epsilon, delta=delta)
-    assert (1 + math.exp(epsilon)) * protocol.round().replacement_distance > delta
-    found = certified(protocol, delta)
-    assert 0.97 * epsilon < found.upper <= epsilon
-    ideal = analytic_gaussian_variance(epsilon, delta)
-    assert ideal <= protocol.noise_variance <= 1.03 * ideal
