@@ -21,11 +21,3 @@ def first_fast(
         for place, value in enumerate(values)
     ]
     return pytest.mark.parametrize(names, marked, ids=ids)
-
-
-def every_nth_fast(cases: Iterable[tuple[str, ...]], *, nth: int) -> list[Any]:
-    """Many cases of one kind: every ``nth`` is fast, if not 0, the others are ``slow``; ids are the words."""
-    return [
-        pytest.param(*case, id="-".join(case), marks=[] if nth and place % nth == 0 else pytest.mark.slow)
-        for place, case in enumerate(cases)
-    ]

@@ -69,21 +69,10 @@ working = _Working()
 """Begun for every command; every way to print ends it."""
 
 
-def progress(what: str, *, announced: str | None = None) -> Callable[[int, int], None]:
-    """A function of the steps done and expected, which tells a terminal until something is printed.
-
-    ``announced`` is printed on stderr where there is no terminal, once a first step of several is done.
-    """
+def progress(what: str) -> Callable[[int, int], None]:
+    """A function of the steps done and expected, which tells a terminal until something is printed."""
     working.begin(what)
-
-    def tell(done: int, expected: int) -> None:
-        nonlocal announced
-        working.step(f"{what}: {done:,} of {expected:,} …")
-        if announced is not None and done < expected and not sys.stderr.isatty():
-            print(announced, file=sys.stderr, flush=True)
-            announced = None
-
-    return tell
+    return lambda done, expected: working.step(f"{what}: {done:,} of {expected:,} …")
 
 
 # -- printing -----------------------------------------------------------------------------------------------

@@ -99,8 +99,7 @@ def plan_command(
         return
     if mechanism != _BEST:
         commands.check_one_report(mechanism)
-    announced = "Planning: every k and T tried is certified, which can take a minute."
-    progress = output.progress("planning", announced=None if as_json else announced)
+    progress = output.progress("planning")
     found = planning.plan(
         **asked,
         num_steps=steps,

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from enum import StrEnum
+from itertools import zip_longest
 from typing import Annotated, Any
 
 import typer
@@ -92,11 +93,11 @@ def _show_groups(asked: commands.Question, groups: Sequence[tuple[float, int]], 
     output.progress("composing")
     names = {"labelled": "reports show their group", "one_encoding": "one encoding"}
     answers: list[dict[str, Any]] = []
-    for level, count in groups:
+    for (level, count), among in zip_longest(groups, _one_encoding(asked, groups, cohort=cohort)):
         share = _share(cohort, count, population, asked)
         own = replace(asked, population=count, local_epsilon=level, cohort=share).round()
         found = {"labelled": output.certified(own, delta=asked.delta, rounds=asked.rounds)}
-        if (among := _one_encoding(asked, groups, level=level, cohort=cohort)) is not None:
+        if among is not None:
             found["one_encoding"] = output.certified(among, delta=asked.delta, rounds=asked.rounds)
         answers.append({"local_epsilon": level, "population": count, "cohort": share, **found})
     kinds = [kind for kind in names if kind in answers[0]]
@@ -132,29 +133,27 @@ def _show_groups(asked: commands.Question, groups: Sequence[tuple[float, int]], 
 
 
 def _one_encoding(
-    asked: commands.Question, groups: Sequence[tuple[float, int]], *, level: float, cohort: float
-) -> accounting.GroupsRound | None:
-    """The round for members of one group among all, if reports may be alike and it is accounted."""
+    asked: commands.Question, groups: Sequence[tuple[float, int]], *, cohort: float
+) -> tuple[accounting.GroupsRound, ...]:
+    """The round for members of each group among all; none if reports may differ, or it is not accounted."""
     factory = asked.blanket_factory()
     if factory is None or asked.mechanism not in accounting.ONE_ENCODING:
-        return None
-    population = sum(count for _, count in groups)
-    sampling = accounting.Sampling(asked.sampling)
-    known = asked.adversary == "server" and sampling is accounting.Sampling.WITHOUT_REPLACEMENT
+        return ()
+    sampling, server = accounting.Sampling(asked.sampling), asked.adversary == "server"
+    known = server and sampling is accounting.Sampling.WITHOUT_REPLACEMENT
     if known or sampling is accounting.Sampling.SINGLE_PASS:  # all of those who report do
-        groups = [(each, int(_share(cohort, count, population, asked))) for each, count in groups]
-        population, sampling = int(cohort), accounting.Sampling.FULL
-    elif asked.adversary == "server" and sampling is not accounting.Sampling.FULL:
-        return None
-    return accounting.GroupsRound(
-        local_epsilon=level,
-        groups=tuple(groups),
-        population=population,
+        everybody = sum(count for _, count in groups)
+        groups = [(each, int(_share(cohort, count, everybody, asked))) for each, count in groups]
+        sampling = accounting.Sampling.FULL
+    elif server and sampling is not accounting.Sampling.FULL:
+        return ()
+    return accounting.GroupsRound.each_of(
+        groups,
+        blanket=factory,
         cohort=cohort,
         sampling=sampling,
         adversary=accounting.Adversary(asked.adversary),
         mechanism=asked.mechanism,
-        blanket=factory(level),
         channel_fixed=True,
     )
 

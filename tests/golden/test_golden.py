@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 from answers import answer, differences, read
 from rooms import ROOMS
-from thinning import every_nth_fast
 
 _FAST = {"accounting": 24, "command_line": 24, "mechanisms": 6, "protocols": 0, "opacus": 6}
 """Of each so many questions one is asked by a fast test, of others none: a plan takes seconds."""
 
 _CASES = [
-    case
+    pytest.param(
+        room, name, id=f"{room}-{name}", marks=[] if fast and place % fast == 0 else pytest.mark.slow
+    )
     for room, asked in ROOMS.items()
-    for case in every_nth_fast([(room, name) for name in asked], nth=_FAST.get(room, 0))
+    for fast in [_FAST.get(room, 0)]
+    for place, name in enumerate(asked)
 ]
 _RECORDED = {room: read(room) for room in ROOMS}
 

@@ -24,7 +24,7 @@ from shuffle_plugins.secure_aggregation import (
 from shuffle_plugins.secure_aggregation.aggregator import aggregation_digest, answer_statement
 from shuffle_plugins.secure_aggregation.sharing import reconstruct
 from shuffle_plugins.shuffler import BatchRefused, Refusal
-from shuffle_plugins.shuffler.keys import SigningKey
+from shuffle_plugins.shuffler.keys import SigningKey, sealed_to, unsealed
 from shuffle_plugins.shuffler.service import refusal_statement
 
 
@@ -71,14 +71,19 @@ def hostile(parties: SumParties) -> dict[str, tuple[Sealed, Refusal]]:
         )
         return Sealed(commitment(data), envelope)
 
+    altered = good.envelope[:-1] + bytes([good.envelope[-1] ^ 1])
+    info = aggregator._TO_AGGREGATOR + parties.terms.digest() + others.commitment
+    named = unsealed(others.envelope, parties.keys[1].sealing, info=info)
+    passed_on = sealed_to(parties.keys[0].public.sealing, named, info=info)
     found = {
         "random": (Sealed(good.commitment, np.random.default_rng(0).bytes(176)), Refusal.UNREADABLE),
         "empty": (Sealed(good.commitment, b""), Refusal.WRONG_SIZE),
         "longer": (Sealed(good.commitment, good.envelope + b"x"), Refusal.WRONG_SIZE),
-        "altered": (Sealed(good.commitment, good.envelope[:-1] + b"x"), Refusal.UNREADABLE),
+        "altered": (Sealed(good.commitment, altered), Refusal.UNREADABLE),
         "of another share": (Sealed(commitment(b"another"), good.envelope), Refusal.UNREADABLE),
         "no commitment": (Sealed(b"", good.envelope), Refusal.UNREADABLE),
         "to another aggregator": (others, Refusal.UNREADABLE),
+        "passed on by another": (others._replace(envelope=passed_on), Refusal.UNKNOWN_SIGNER),
         "a stranger's": (parties.sent(0, signing_key=SigningKey.generate())[1][0], Refusal.UNKNOWN_SIGNER),
     }
     for name, terms in {

@@ -28,6 +28,7 @@ class Replay:
 
     def __init__(self, path: Path) -> None:
         self.vector = json.loads(path.read_text())
+        self.reports = self.vector["reports"]
         variant, parameters = VARIANTS[path.stem.split("_")[0]]
         self.prio3 = variant(shares=self.vector["shares"], **{name: self.vector[name] for name in parameters})
         self.context = bytes.fromhex(self.vector["ctx"])
@@ -42,11 +43,8 @@ class Replay:
             with pytest.raises(prio3.VerificationError):
                 step(**arguments)
 
-    def report(self, index: int) -> dict:
-        return self.vector["reports"][index]
-
     def shard(self, report_index: int) -> None:
-        wanted = self.report(report_index)
+        wanted = self.reports[report_index]
         nonce, rand = bytes.fromhex(wanted["nonce"]), bytes.fromhex(wanted["rand"])
         assert len(rand) == self.prio3.rand_size
         made = self.prio3.shard(wanted["measurement"], context=self.context, nonce=nonce, rand=rand)
@@ -57,7 +55,7 @@ class Replay:
         ]
 
     def verify_init(self, report_index: int, aggregator_id: int) -> None:
-        given = self.report(report_index)
+        given = self.reports[report_index]
         state, share = self.prio3.verify_init(
             verify_key=bytes.fromhex(self.vector["verify_key"]),
             context=self.context,
@@ -71,20 +69,20 @@ class Replay:
         self.states[report_index, aggregator_id] = state
 
     def verifier_shares_to_message(self, report_index: int) -> None:
-        given = self.report(report_index)
+        given = self.reports[report_index]
         shares = [bytes.fromhex(share) for share in given["verifier_shares"][0]]
         message = self.prio3.verifier_shares_to_message(shares, context=self.context)
         assert message.hex() == given["verifier_messages"][0]
 
     def verify_next(self, report_index: int, aggregator_id: int) -> None:
-        given = self.report(report_index)
+        given = self.reports[report_index]
         message = bytes.fromhex(given["verifier_messages"][0])
         output = self.prio3.verify_next(self.states[report_index, aggregator_id], message)
         assert self.prio3.encode_agg_share(output).hex() == given["out_shares"][aggregator_id]
 
     def aggregate(self, aggregator_id: int) -> None:
         share = self.prio3.agg_init()
-        for given in self.vector["reports"]:
+        for given in self.reports:
             out = bytes.fromhex(given["out_shares"][aggregator_id])
             output = self.prio3.field.decode(out, count=self.prio3.valid.output_length)
             share = self.prio3.agg_update(share, output)
@@ -92,7 +90,7 @@ class Replay:
 
     def unshard(self) -> None:
         shares = [bytes.fromhex(share) for share in self.vector["agg_shares"]]
-        result = self.prio3.unshard(shares, num_measurements=len(self.vector["reports"]))
+        result = self.prio3.unshard(shares, num_measurements=len(self.reports))
         assert np.asarray(result).tolist() == self.vector["agg_result"]
 
 

@@ -159,10 +159,14 @@ def test_an_enrolled_client_cannot_sign_a_ticket_of_another_length(parties: Part
         assert refused(second.open_ticket, ticket) is Refusal.UNREADABLE
 
 
-def test_one_mixer_cannot_pass_an_envelope_on_to_another(parties: Parties) -> None:
-    other = Parties(clients=parties.clients, analyzer=parties.analyzer, context=parties.context)
-    passed_on = resealed(other, cover_of(parties, parties.envelope(REPORT)))
-    assert refused(opener(other).open, passed_on) is Refusal.UNKNOWN_SIGNER
+def test_a_mixer_cannot_pass_an_envelope_on_to_another_mixer_or_round(parties: Parties) -> None:
+    cover = cover_of(parties, parties.envelope(REPORT))
+    same = {"clients": parties.clients, "analyzer": parties.analyzer}
+    for other in (
+        Parties(**same, context=parties.context),
+        Parties(**same, mixer_key=parties.mixer_key),
+    ):
+        assert refused(opener(other).open, resealed(other, cover)) is Refusal.UNKNOWN_SIGNER
 
 
 def windows(data: bytes, width: int) -> set[bytes]:
