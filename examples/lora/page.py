@@ -64,6 +64,8 @@ def text(runs: Runs) -> Iterable[str]:
         raise SystemExit("there is no run yet: give --data-dir")
     others = [each for each in runs if each["task"] != "sst2"]
     runs = [each for each in runs if each["task"] == "sst2" and each["encoder"] == "mpnet"]
+    if not any(each["arm"] == "sum" for each in runs):
+        raise SystemExit("there is no run of MPNet on SST-2 by sums yet")
     of = runs[0]["settings"]
     assert all(each["settings"] == of for each in [*runs, *others]), "the runs have different settings"
     trials = json.loads(TRIALS.read_text())

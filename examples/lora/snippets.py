@@ -36,7 +36,7 @@ def main(package: Path, folder: Path) -> None:
     random.Random(0).shuffle(rows)
     folder.mkdir(parents=True, exist_ok=True)
     for name, part in (("dev", rows[:HELD_OUT]), ("train", rows[HELD_OUT:])):
-        with gzip.open(folder / f"{name}.tsv.gz", "wt") as file:
+        with gzip.open(folder / f"{name}.tsv.gz", "wt", encoding="utf-8") as file:
             file.writelines(["label\tsentence\n", *part])
 
 

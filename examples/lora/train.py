@@ -82,7 +82,7 @@ PHYSICAL = 128  # phrases that go through the layers at a time
 
 def read(path: Path) -> tuple[list[str], list[int]]:
     """Texts and labels of a file."""
-    with gzip.open(path, "rt") as lines:
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
         rows = list(csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))[1:]
     return [text for _, text in rows], [int(label) for label, _ in rows]
 

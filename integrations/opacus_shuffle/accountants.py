@@ -198,7 +198,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         needed = {"core", "mechanism", "run"}
         if not isinstance(state_dict, Mapping) or not needed <= set(state_dict):
             raise ShufflePrivacyError(
-                f"an accountant's state has {sorted(needed)}, which {state_dict!r} lacks"
+                f"an accountant's state is a dictionary with {sorted(needed)}, which this one lacks"
             )
         if state_dict["mechanism"] != self.mechanism():
             raise ShufflePrivacyError(
@@ -287,7 +287,7 @@ def _refuse_other_optimizers(optimizer: object) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class AccountingHook:
-    """A step hook that records the round about to be released, or refuses it; without one nothing is."""
+    """A step hook that records the round about to be released, or refuses it. No optimizer steps without."""
 
     accountant: SubsampledShuffleAccountant
     sample_rate: float

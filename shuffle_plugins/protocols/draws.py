@@ -277,8 +277,8 @@ def _largest_drawn(coins: int) -> int:
 def drawn_binomials(events: Tensor, *, threshold: int, randomness: Randomness) -> Tensor:
     """Draw Bin(events, threshold/2**62) for each of ``events``, in [0, 2**31], int64, on the CPU; exact."""
     left = events.to(torch.int64).cpu().flatten().clone()
-    if left.numel() and int(left.max()) > 1 << 31:
-        raise ValueError(f"more than {1 << 31:,} clients cannot be simulated at once: simulate groups")
+    if left.numel() and not 0 <= int(left.min()) <= int(left.max()) <= 1 << 31:
+        raise ValueError(f"0 to {1 << 31:,} clients can be simulated at once: simulate groups")
     found = torch.zeros_like(left)
     for power in range(24, -1, -1):  # the largest table is of 2**24 events, and drawn from as often as needed
         while len(chosen := (left >> power).nonzero().squeeze(1)):
@@ -290,7 +290,7 @@ def drawn_binomials(events: Tensor, *, threshold: int, randomness: Randomness) -
 
 def drawn_poisson(size: int, *, mean: float, randomness: Randomness) -> Tensor:
     """Independent Poisson numbers of any mean, int64 (size,), exact; large ones are added up of parts."""
-    parts = math.ceil(mean / (1 << 12))
+    parts = math.ceil(checks.number("mean", mean, at_least=0) / (1 << 12))
     drawn = torch.zeros(size, dtype=torch.int64)
     for _ in range(parts):
         drawn += PoissonLaw(mean=mean / parts).draw(size, randomness=randomness)
@@ -319,7 +319,7 @@ class PolyaNoise(Ranged):
 
     def draw(self, size: int, *, clients: int = 1, randomness: Randomness) -> Tensor:
         """``size`` sums of the shares of so many clients, int64, on the CPU; exact."""
-        if not clients:
+        if not checks.whole("clients", clients, at_least=0):
             return torch.zeros(size, dtype=torch.int64)
         law = self._law(clients)
         return law.draw(size, randomness=randomness).sub_(law.draw(size, randomness=randomness))

@@ -12,9 +12,9 @@ the aggregators are the helpers, a client sends
     sealed to each aggregator       nonce ‖ public share ‖ helper's input share, which is two seeds
 
 An aggregator takes the nonce and the public share from the client and never from the server, which could
-choose a public share to learn linear functions of a client's counts. It answers about each client only once:
-one answer says nothing, whatever the verification key, answers under two keys would. So the server may draw
-the key after all reports have arrived.
+choose a public share to learn linear functions of a client's counts. It answers about each client only once.
+One answer reveals nothing under any verification key; answers under two keys could. This is why the server
+may draw the key after all reports have arrived.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ its disk."""
 class KeptSums(Database):
     """An aggregator's shares of the sums of data that later windows need: of each series the last b − 1.
 
-    They are uniform numbers. If the file is lost, its series are at their end, and nothing else is.
+    They are uniform numbers. If the file is lost, no window is given out that was given out before.
     """
 
     WHAT = "file of kept sums"
@@ -437,6 +437,7 @@ class Aggregator(BatchService):
             BatchRefused: REPLAYED for a spent round; UNDER_MINIMUM for too few good envelopes; NOT_IN_SERIES
                 for a window that is not the next one.
         """
+        required = self._required(terms, minimum)
         self._check_window(terms)
         self.spent.spend(terms.context.token)
         answers, rejected = dict[int, bytes](), dict[int, Refusal]()
@@ -447,7 +448,7 @@ class Aggregator(BatchService):
                 )
             except VerificationError:
                 rejected[position] = Refusal.PROOF_REFUSED
-        if len(answers) < self._required(terms, minimum):
+        if len(answers) < required:
             raise BatchRefused(Refusal.UNDER_MINIMUM, rejected)
         self.spent.spend(_further_token(_VERIFIED, terms.digest()))
         return Answers(answers, rejected)
@@ -461,8 +462,9 @@ class Aggregator(BatchService):
 
         Raises:
             BatchRefused: REPLAYED if a sum of this round was asked for before; UNDER_MINIMUM for too few
-                clients; NOT_AGREED if an envelope is not good, or a proof does not hold; NOT_IN_SERIES for a
-                window that is not the next one.
+                clients; NOT_AGREED if an envelope is not good, or its message is of another proof (whether
+                a proof holds only the server can tell, which has all answers); NOT_IN_SERIES for a window
+                that is not the next one.
             ShuffleError: if :meth:`verify` has not answered about a round of these terms.
         """
         if _further_token(_VERIFIED, terms.digest()) not in self.spent:
@@ -547,7 +549,10 @@ class RoundVerifier(Generic[_Client]):
                 total, field = self._terms.windowed(self._total, earlier), prio3.field
                 for each in sums:
                     total = field.add(total, field.decode(each, count=len(total)))
-                return field.to_words(total)
+                window = field.to_words(total)
+                if window.max() >> self._terms.layout.bits:
+                    raise ValueError("a number is larger than those of any window")
+                return window
             shares = [prio3.encode_agg_share(self._total), *sums]
             return prio3.unshard(shares, num_measurements=self._added)
         except ValueError as error:

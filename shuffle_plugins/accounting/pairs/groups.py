@@ -27,8 +27,8 @@ from shuffle_plugins.accounting.pairs.reports import Atoms, Blanket, information
 _CROWDED = (0.3, 0.03, 1e-3, 1e-6, 1e-12, TAIL)
 """Each case has a most number of reports of every group, which some group exceeds with this probability."""
 _PLACES = (-4.0, -2.5, -1.75, -1.25, -0.75, -0.25, 0.25, 0.75, 1.25, 1.75, 2.5, 4.0)
-"""Of two groups each case is an interval of the number of reports of the first; the others are of the second.
-Where intervals end, in standard deviations from the mean.
+"""With two groups, the first group's number of reports is cut into intervals, one case each; the second group
+has the rest. These are the ends of the intervals, in standard deviations from the mean.
 """
 _LISTED = 1e6  # reports, up to which the law of a group's number of them is computed number by number
 

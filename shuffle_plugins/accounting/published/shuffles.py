@@ -283,7 +283,7 @@ def binary_response_lower(*, local_epsilon: float, cohort: int, delta: float) ->
 
     3-ary response gives a larger one from ε0 = log 2 on.
     """
-    _check(local_epsilon, cohort)
+    _check(local_epsilon, cohort, most=_LARGEST_LOCAL_EPSILON)
     checks.delta(delta)
     success = math.exp(-local_epsilon) / (1 + math.exp(-local_epsilon))
     first, mass = binomial_window(cohort, success)
@@ -483,11 +483,12 @@ def erlingsson_bound(*, local_epsilon: float, cohort: int, delta: float) -> floa
     What holds at 1/100 holds for every larger δ. Randomizers may be chosen adaptively along the permutation.
     12 times the binary blanket pair's ε at ε0 = 0.5 and n = 10⁴…10⁶, 15 times at ε0 = 0.1; it may exceed ε0.
     """
-    if not 0 < local_epsilon <= 0.5:
+    _check(local_epsilon, cohort, delta)
+    if local_epsilon > 0.5:
         raise ValueError(f"Theorem 7 needs local_epsilon in (0, 1/2], got {local_epsilon!r}")
     if cohort < 1000:
         raise ValueError(f"Theorem 7 needs at least 1000 reports, got {cohort!r}")
-    delta = min(checks.number("delta", delta, above=0, at_most=1), 0.01)
+    delta = min(delta, 0.01)
     return 12 * local_epsilon * math.sqrt(math.log(1 / delta) / cohort)
 
 
