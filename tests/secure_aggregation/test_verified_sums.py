@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 from refusals import refused
 from sharing_parties import LARGEST, SumParties, round_context
+from test_series import WINDOW
 
 from shuffle_plugins.secure_aggregation import (
     CheckFailed,
+    ResidueLayout,
     RoundVerifier,
     Sealed,
     VerifiedTerms,
@@ -300,3 +302,29 @@ def test_sums_that_do_not_fit_together_show(parties: VerifiedParties) -> None:
     for wrong in (left_out, uniform):
         with pytest.raises(CheckFailed):
             server.total([honest[0], prio3.encode_agg_share(wrong)])
+
+
+def test_a_window_larger_than_any_shows(parties: VerifiedParties) -> None:
+    layout = ResidueLayout.of_sum(size=parties.size, largest=12 * LARGEST, clients=5, vectors=2)
+    parties.terms = terms = parties.terms_of(layout=layout, window=WINDOW)
+    parties.counts = np.random.default_rng(1).integers(0, LARGEST + 1, (5, layout.entries))
+    server, sent = RoundVerifier[int](terms), [parties.honest(client) for client in range(5)]
+    for client, (share, _) in enumerate(sent):
+        server.start(client, share)
+    envelopes = list(zip(*(sealed for _, sealed in sent), strict=True))
+    answers = [
+        parties.aggregator(i).verify(each, terms=terms, verify_key=server.verify_key)
+        for i, each in enumerate(envelopes)
+    ]
+    told = [server.decide(n, [each.verifier_shares[n] for each in answers]) for n in range(5)]
+    sums = [
+        parties.aggregator(i).add_verified(zip(each, told, strict=True), terms=terms)
+        for i, each in enumerate(envelopes)
+    ]
+    data, coins = np.split(parties.counts.sum(axis=0), 2)
+    np.testing.assert_array_equal(server.total(sums), WINDOW.coefficients[0] * data + coins)
+    field = terms.prio3.field
+    honest = field.decode(sums[0], count=layout.size)
+    forged = field.encode(field.add(honest, field.from_words(np.full(layout.size, 10**12))))
+    with pytest.raises(CheckFailed):
+        server.total([forged, *sums[1:]])
