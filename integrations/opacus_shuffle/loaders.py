@@ -37,6 +37,8 @@ from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core import checks
 from shuffle_plugins.randomness import Randomness, SeededRandomness, secure
 
+# The mean of a weighted cross_entropy is over the weights of the whole batch, which mixes records.
+_WEIGHED = "cross_entropy(output, y, weight=w, reduction='none').mean()"
 _LAW = ("population", "cohort", "rank", "world_size")  # attributes that the accounting relies on
 _iterations = itertools.count()
 
@@ -394,8 +396,8 @@ def refuse_other_sampler(
         raise ShufflePrivacyError(
             f"the loader's {type(sampler).__name__} would be replaced, because the accounting holds for the "
             "engine's own sampler only. Build the loader with batch_size=k and no sampler, shuffled or not; "
-            "under several processes the engine splits each batch itself. Weigh classes in the loss, as "
-            "cross_entropy(..., weight=...) does"
+            "under several processes the engine splits each batch itself. Weigh classes in the loss, record "
+            f"by record, as {_WEIGHED} does"
         )
 
 
@@ -425,8 +427,8 @@ def _refuse_repeated_records(dataset: object, *, population: int) -> None:
         raise ShufflePrivacyError(
             f"{population - different:,} of {population:,} rows of the data set repeat a record: every copy "
             "is drawn and reported by itself, so ε would hold for a row and not for the person behind it. "
-            "Give each record one row; to weigh classes, weigh them in the loss, as "
-            "cross_entropy(..., weight=...) does"
+            "Give each record one row; to weigh classes, weigh them in the loss, record by record, as "
+            f"{_WEIGHED} does"
         )
 
 

@@ -4,6 +4,7 @@ import functools
 import inspect
 import logging
 import math
+import re
 import warnings
 from itertools import chain, islice
 from typing import Any
@@ -214,6 +215,21 @@ def test_loaders_whose_sampling_would_be_undone_are_refused(
     with pytest.raises(ShufflePrivacyError, match=match):
         make_private(module=model, loader=loader())
     assert not hasattr(model, "autograd_grad_sample_hooks")
+
+
+def test_the_weighted_loss_that_a_refusal_advises_mixes_no_records(make_private: Any) -> None:
+    sampler = WeightedRandomSampler([1.0] * 40, 40)
+    with pytest.raises(ShufflePrivacyError) as refused:
+        make_private(loader=DataLoader(DATA, batch_size=8, sampler=sampler))
+    advice = re.search(r"cross_entropy\(.* does", str(refused.value))
+    assert advice is not None
+    gradients = []
+    for label in (0, 1):  # of the other record
+        output = torch.ones(2, 3, requires_grad=True)
+        given = {"output": output, "y": torch.tensor([0, label]), "w": torch.tensor([1.0, 100.0, 1.0])}
+        loss = eval(advice[0].removesuffix(" does"), {"cross_entropy": nn.functional.cross_entropy, **given})
+        gradients.append(torch.autograd.grad(loss, output)[0][0])
+    assert torch.equal(*gradients)
 
 
 def made(kind: type, model: nn.Module) -> nn.Module:
