@@ -27,7 +27,7 @@ from shuffle_plugins.accounting.comparison import PublishedAccountant
 from shuffle_plugins.core import checks
 
 _logger = logging.getLogger(__name__)
-_recorded: dict[str, int] = {}  # by run, the most rounds that this process has recorded
+_recorded: dict[str, int] = {}  # by run, the rounds known to this process, of all that went on with it
 OPTIMIZERS: WeakSet[Any] = WeakSet()  # all of ours that are in use
 
 
@@ -114,7 +114,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
     def record(self, new_round: Round, num_steps: int = 1) -> None:
         """Record ``num_steps`` rounds that are about to be released."""
         self.core.step(new_round, num_steps=num_steps)
-        _recorded[self._run] = max(len(self), _recorded.get(self._run, 0))
+        _recorded[self._run] = _recorded.get(self._run, 0) + num_steps
 
     @override
     def step(self, *, noise_multiplier: float, sample_rate: float) -> NoReturn:
@@ -207,9 +207,10 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
             )
         core, run = self.core_type(method=self.method), state_dict["run"]
         checked(core.load_state_dict, state_dict["core"])
-        if run == self._run and begins_with(self.spent, core):
+        recorded, spent = _recorded.get(run, 0), self.spent
+        alone = recorded <= spent.num_steps  # no other engine went on with the run: each state of it is ours
+        if run == self._run and alone and begins_with(spent, core):
             return
-        recorded = _recorded.get(run, 0)
         if core.num_steps < recorded:
             raise ShufflePrivacyError(
                 f"this process has already trained past this state ({core.num_steps} rounds saved, "
@@ -238,6 +239,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
                 "rightly. To resume, call what made the first engine private with the same arguments (epochs "
                 "or num_steps of the whole run), in a new engine, and load then"
             )
+        _recorded[run] = max(core.num_steps, recorded)
         self.core, self._run, self._taken_over = core, run, True
 
 

@@ -443,6 +443,18 @@ def test_loading_cannot_forget_rounds_that_were_released(trained: Any, flat: Any
     assert len(other.accountant) == 0
 
 
+def test_a_state_lacks_the_rounds_of_another_engine_that_went_on_from_the_same_one(trained: Any) -> None:
+    engine, module, _, path = trained
+    branch, late = (PrivacyEngine(accountant=engine.accountant.mechanism()) for _ in range(2))
+    branch.load_checkpoint(path=path, module=module)
+    round_ = engine.accountant.core.history[-1][0]
+    for each in (engine, branch):
+        each.accountant.record(round_, num_steps=3)
+    for each in (late, engine):  # whose own history is as long, and looks the same
+        with pytest.raises(ShufflePrivacyError, match="already trained past this state"):
+            each.accountant.load_state_dict(branch.accountant.state_dict())
+
+
 def test_the_loaded_history_counts_against_the_budget(
     trained: Any, make_private: Any, step: Any, method: str
 ) -> None:
