@@ -134,6 +134,10 @@ class ShuffleMixin:
             raise ShufflePrivacyError(f"on_nonfinite must be 'zero' or 'raise', got {on_nonfinite!r}")
         if isinstance(optimizer, DPOptimizer):
             raise ShufflePrivacyError("the optimizer is private already; pass its original_optimizer")
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise ShufflePrivacyError(
+                "LBFGS asks for several gradients of one batch in a step, and a round is one: use SGD or Adam"
+            )
         self.original_optimizer = optimizer
         if not self.params:
             raise ShufflePrivacyError("the optimizer holds no trainable parameter: nothing would be private")

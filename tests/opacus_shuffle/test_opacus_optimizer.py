@@ -258,10 +258,18 @@ def test_an_empty_poisson_batch_is_a_round_like_any_other(flat: Any) -> None:
     assert torch.equal(flat(module), before)
 
 
-def test_a_private_optimizer_is_not_wrapped_again() -> None:
-    with pytest.raises(ShufflePrivacyError, match="original_optimizer"):
+@pytest.mark.parametrize(
+    ("made", "match"),
+    [
+        (lambda model: wrap(model), "original_optimizer"),
+        (lambda model: torch.optim.LBFGS(model.parameters()), "several gradients"),
+    ],
+    ids=["private", "LBFGS"],
+)
+def test_an_optimizer_that_cannot_be_wrapped_is_refused(made: Any, match: str) -> None:
+    with pytest.raises(ShufflePrivacyError, match=match):
         ShuffleDPOptimizer(
-            wrap(nn.Linear(6, 3)),
+            made(nn.Linear(6, 3)),
             randomizer="privunit",
             local_epsilon=1.0,
             max_grad_norm=1.0,
