@@ -448,7 +448,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
     def get_epsilon_interval(self, delta: float, *, level: float | None = None) -> EpsilonInterval:
         """Certified upper bound on ε at δ in (0, 1), and ε of a real randomizer below it.
 
-        ``level`` is for the records of that ε0, if each has its own; else it is of those who lose most.
+        ``level`` is for the records that had that ε0 in every round, if each has its own; else it is of those
+        who lose most.
         """
         accountant = self._require_accountant()
         if level is None:
