@@ -190,7 +190,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
 
     @override
     def load_state_dict(self, state_dict: Mapping[str, Any], *, next_round: Round | None = None) -> None:
-        """Go on from a saved history, unless the present one does so already; on failure it stays.
+        """Go on from a saved history, unless the present one does so already, alone; on failure it stays.
 
         Refused is a state that lacks rounds recorded here, or by its own run since it was saved. It warns if
         the run goes on with other rounds, by ``next_round``, or without its target.
