@@ -86,8 +86,7 @@ DIGITS = Recipe(
     learning_rate=1.0,
     momentum=0.0,
     max_grad_norm=1.0,
-    target_epsilon=None,
-    local_epsilon=3.0,
+    target_epsilon=2.43,
 )
 
 

@@ -88,6 +88,7 @@ def test_a_host_loads_no_compiler_until_one_is_used(host: str) -> None:
     [
         ("opacus", "from opacus_shuffle import PrivacyEngine", "opacus"),
         ("torch", "from flwr_shuffle import ShuffleStrategy", "flower"),
+        ("accelerate", "from opacus_shuffle.transformers import PrivateTrainer", "transformers"),
         ("torch", "import shuffle_plugins as sp; sp.protocols.FrequencyEstimation", "torch"),
         ("numba", "from shuffle_plugins.compressors import compiled", "torch"),
     ],
@@ -100,7 +101,7 @@ def test_a_name_that_needs_a_missing_extra_says_what_to_install(absent: str, cod
     )
     last = run.stderr.splitlines()[-1]
     assert last.startswith(f"ModuleNotFoundError: this needs {absent}")
-    assert last.endswith(f"pip install 'shuffle-plugins[{extra}]'")
+    assert last.endswith(f"pip install -e '.[{extra}]'")
 
 
 def test_no_name_of_a_face_is_hidden_by_a_module_of_that_name():

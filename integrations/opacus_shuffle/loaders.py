@@ -477,7 +477,9 @@ def population_and_cohort(data_loader: DataLoader[Any]) -> tuple[int, int]:
     else:
         refuse_other_sampler(data_loader.sampler, records=population)
         cohort = data_loader.batch_size
-    return population, checked(checks.whole, "batch_size", cohort, at_most=population)
+    if cohort > population:
+        raise ShufflePrivacyError(f"a batch of {cohort:,} cannot be drawn from a data set of {population:,}")
+    return population, checked(checks.whole, "batch_size", cohort)
 
 
 def with_sampler(

@@ -202,7 +202,7 @@ class ShuffleMixin:
         }
         if self._levels is None:
             self._sum = chosen.build(**draw)
-            self._round = self._sum.round
+            self._sums, self._round = {chosen.privacy: self._sum}, self._sum.round
         else:
             if chosen.privacy != self._levels.max():
                 raise ShufflePrivacyError("local_epsilon is each record's own: it cannot be set")
@@ -276,9 +276,18 @@ class ShuffleMixin:
 
         The noise is not Gaussian, and must not be accounted as if it were.
         """
-        mechanism = self.mechanism
-        reports = 1 if mechanism.must_be_summed else self.cohort
-        return math.sqrt(reports * mechanism.worst_variance / mechanism.dim) / self.max_grad_norm
+        return math.sqrt(self.worst_variance / self.mechanism.dim) / self.max_grad_norm
+
+    @property
+    def worst_variance(self) -> float:
+        """Bound on E‖error‖² of a round's released sum, over all data."""
+        each = ((part.mechanism, part.round.cohort) for part in self._sums.values())
+        return math.fsum(m.worst_variance * (1 if m.must_be_summed else cohort) for m, cohort in each)
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """The ε0 that records have, the least first; of one setting for all its ε0, or noise multiplier."""
+        return tuple(self._sums)
 
     @property
     def num_parameters(self) -> int:

@@ -45,7 +45,7 @@ NO_LOCAL_EPSILON = (
 
 def positive(name: str, value: object) -> float:
     """One positive finite number."""
-    if isinstance(value, Sequence):
+    if isinstance(value, Sequence) and not isinstance(value, str):
         raise ShufflePrivacyError(
             f"{name} must be one number, got {value!r}. A list goes with clipping='per_layer'"
         )
@@ -253,7 +253,9 @@ def record_levels(
     column: object, *, population: int, sampling: Sampling, clipping: object
 ) -> NDArray[np.float64]:
     """The ε0 of every record, by its number in the data set; refused where such rounds are not accounted."""
-    levels = torch.as_tensor(column).to("cpu", torch.float64, copy=True).numpy()  # the caller's may change
+    if not isinstance(column, Tensor):
+        column = checked(np.asarray, column, dtype=np.float64)  # torch would round Python's floats to float32
+    levels = torch.as_tensor(given).to("cpu", torch.float64, copy=True).numpy()  # the caller's may change
     if levels.shape != (population,):
         raise ShufflePrivacyError(
             f"local_epsilon must be one number, or one for each of the {population} records in their order; "

@@ -37,6 +37,7 @@ from shuffle_plugins.core import checks
 
 _STATE_VERSION = 3
 _AT_ONCE = 32  # distinct rounds that are composed anew for every question, which is the finest
+_CLOSE = 0.99  # share of the upper end from which no larger lower end is looked for
 _LARGEST = 700.0  # e to this power is a float
 _ROUNDOFF = 1e-9  # relative, of a computed δ, which is moved to the safe side: small ε0 leave few digits
 _SMALL_CHARGE = 1e-2  # share of δ below which the distance is charged to δ alone: less is not to be gained
@@ -168,9 +169,10 @@ class ShuffleAccountant:
             )
         found = self._epsilons.get(delta)
         if found is None:
-            attained, certified = self._lower_epsilon(delta), self._certified(delta)
+            certified = self._certified(delta)
             if certified[0] == math.inf:
                 raise ValueError(f"no ε at δ={delta:g}{self._why_none(delta)}")
+            attained = self._lower_epsilon(delta, upper=certified[0])
             if attained[0] > certified[0] * (1 + 1e-6):  # more than numerical errors
                 raise ArithmeticError(
                     f"the bounds cross: {attained[1]} gives at least {attained[0]}, {certified[1]} at most "
@@ -198,6 +200,8 @@ class ShuffleAccountant:
             for name, value in self._attained(lambda composition: composition.delta(epsilon)):
                 if value >= lower:
                     lower, lower_name = value * (1 - _ROUNDOFF), name
+                if lower >= _CLOSE * upper:
+                    break
         return DeltaInterval(
             lower=min(lower, upper),
             upper=upper,
@@ -290,13 +294,9 @@ class ShuffleAccountant:
             found.append(upper(name=_NO_AMPLIFICATION, epsilon=cap, source=basic))
         found = [bound for bound in found if bound.epsilon < math.inf]
         tightest = min((bound.epsilon for bound in found), default=math.inf)
-        best: dict[str, float] = {}
-        attained = self._attained(lambda composed: composed.epsilon(_above(delta)), every_family=True)
-        for name, value in attained:
-            best[name] = max(best.get(name, 0.0), value)
         found.extend(
             NamedBound(name=name, kind="lower", epsilon=min(value, tightest), source=source)
-            for name, value in best.items()
+            for name, value in self._attained(lambda composed: composed.epsilon(_above(delta)))
         )
         return tuple(found)
 
@@ -435,13 +435,11 @@ class ShuffleAccountant:
         except ArithmeticError:
             return math.inf
 
-    def _attained(
-        self, ask: Callable[[LossComposition], float], *, every_family: bool = False
-    ) -> Iterator[tuple[str, float]]:
+    def _attained(self, ask: Callable[[LossComposition], float]) -> Iterator[tuple[str, float]]:
         """What real instances of the history answer, by name; nothing where no grid is fine and wide enough.
 
         A record's meaning may differ from round to round, so of each the family that leaks most is taken; the
-        direction may not. With ``every_family``, each that all rounds have is composed as well.
+        direction may not. Then each family that all rounds have, if these are of few kinds.
         """
         for each in self._rounds[self._told :]:  # a long history is asked again and again
             self._telling &= bool(lower_families(each))
@@ -451,23 +449,27 @@ class ShuffleAccountant:
         if not self._rounds or not self._telling:
             return
         asked = [(", ".join(sorted(self._leading)), self._lowers)]
-        if every_family:
+        if len(self._counts) <= _AT_ONCE:
             shared = set.intersection(*(set(lower_families(each)) for each in self._counts))
             others = sorted(name for name in shared if {name} != self._leading)
             asked += [(name, BothDirections(partial(_lower_law, family=name))) for name in others]
         for name, directions in asked:
+            best = -math.inf
             with suppress(ArithmeticError):
                 for composition in self._composed(directions):
-                    yield name, ask(composition)
+                    best = max(best, ask(composition))
+            if best > -math.inf:
+                yield name, best
 
-    def _lower_epsilon(self, delta: float) -> tuple[float, str]:
-        best, best_name, most = 0.0, "none", self._cap(delta)
+    def _lower_epsilon(self, delta: float, *, upper: float) -> tuple[float, str]:
+        """The largest ε that a real instance has, or the first that is close to the upper end."""
+        best = 0.0, "none"
         for name, value in self._attained(lambda composition: composition.epsilon(_above(delta))):
-            if value > best:
-                best, best_name = value, name
-            if best >= (1 - 1e-6) * most:
+            if value > best[0]:
+                best = value, name
+            if value >= _CLOSE * upper:
                 break
-        return best, best_name
+        return best
 
 
 class BothDirections:

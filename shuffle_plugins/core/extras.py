@@ -16,6 +16,7 @@ _EXTRA_OF = {
     "flwr": "flower",
     "matplotlib": "plot",
     "opacus": "opacus",
+    **dict.fromkeys(("accelerate", "peft", "transformers"), "transformers"),
 }
 
 
@@ -24,7 +25,12 @@ def missing_extra(error: ImportError, *, extra: str | None = None) -> str | None
     own = _EXTRA_OF.get((error.name or "").partition(".")[0])
     if own is None:
         return None
-    return f"this needs {error.name}, which is not installed: pip install 'shuffle-plugins[{extra or own}]'"
+    return f"this needs {error.name}, which is not installed: {how_to_install(extra or own)}"
+
+
+def how_to_install(extra: str) -> str:
+    """The command that installs an extra, from the package index and in a clone."""
+    return f"pip install 'shuffle-plugins[{extra}]', or in a clone pip install -e '.[{extra}]'"
 
 
 @contextmanager

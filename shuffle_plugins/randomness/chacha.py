@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.extras import advised
+from shuffle_plugins.core.extras import advised, how_to_install
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 
 
@@ -31,7 +31,7 @@ def runs_kernels(device: torch.device | str) -> bool:
 @cache
 def _passes_self_test(index: int) -> bool:
     if importlib.util.find_spec("triton") is None:
-        return _falls_back("Triton is not installed: pip install 'shuffle-plugins[gpu]'")
+        return _falls_back(f"Triton is not installed: {how_to_install('gpu')}")
     from shuffle_plugins.randomness.triton_chacha import keystream_words
 
     # Words of ChaCha20 under the key 0, 1, …, 31 and the nonce 2**63 + 1, from the end of a block on, across

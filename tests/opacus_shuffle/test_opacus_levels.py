@@ -134,6 +134,18 @@ def test_each_level_is_charged_for_its_own_records_alone(make_private: Any, trai
         engine.get_epsilon_interval(DELTA, level=2.0)
 
 
+def test_the_plan_of_a_run_is_of_all_levels(make_private: Any) -> None:
+    levels = [0.7, 4.0, 0.7, 0.7] * 10  # 0.7 has no exact float32
+    engine, _, optimizer, _ = make_private(local_epsilon=levels, sampling="poisson")
+    assert optimizer.levels == (0.7, 4.0)
+    low, high = (
+        registry.get("linf-coordinate", local_epsilon=level, dim=optimizer.num_parameters).worst_variance
+        for level in optimizer.levels
+    )
+    assert engine.training_plan.expected_noise.noise == pytest.approx(np.sqrt(6 * low + 2 * high) / 8)
+    assert "local_epsilon=0.7 to 4, in 2 levels" in str(engine.training_plan)
+
+
 @pytest.mark.parametrize("kind", [np.array, torch.tensor])
 def test_a_column_that_its_owner_changes_later_changes_nothing(make_private: Any, kind: Any) -> None:
     column = kind(LEVELS, dtype=np.float64 if kind is np.array else torch.float64)

@@ -2,4 +2,4 @@
 
 from shuffle_plugins.core.extras import face
 
-__getattr__, __dir__, __all__ = face(__name__, __file__, extra="opacus")
+__getattr__, __dir__, __all__ = face(__name__, __file__, extra="transformers")

@@ -280,7 +280,9 @@ def _check_arguments(args: Any, privacy: PrivacyArguments) -> None:
         f"train_sampling_strategy={args.train_sampling_strategy!r}: ε is that of batches drawn at random": (
             args.train_sampling_strategy != "random"
         ),
-        "max_grad_norm=0: each record's gradient is clipped to it": not args.max_grad_norm > 0,
+        f"max_grad_norm={args.max_grad_norm}: each record's gradient is clipped to it": (
+            not (args.max_grad_norm or 0) > 0
+        ),
         "sampling='poisson': the Trainer counts on batches of one size": privacy.sampling == "poisson",
     }
     for reason, applies in reasons.items():

@@ -283,7 +283,7 @@ class FederatedAccountant:
         above = accountant.epsilon(delta, lower=False)
         if above.upper == math.inf:
             accountant.epsilon(delta)  # says what is wrong
-        attained_epsilon, name = attained._lower_epsilon(delta)
+        attained_epsilon, name = attained._lower_epsilon(delta, upper=above.upper)
         attained_epsilon = min(attained_epsilon, above.upper)
         return replace(
             above,

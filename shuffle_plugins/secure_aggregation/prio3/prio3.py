@@ -28,6 +28,7 @@ from shuffle_plugins.secure_aggregation.prio3.circuits import (
     SumVecCircuit,
     ValidityCircuit,
 )
+from shuffle_plugins.core.extras import how_to_install
 from shuffle_plugins.secure_aggregation.prio3.field import FIELD64, FIELD128, FieldVector, PrimeField
 
 SEED_SIZE = 32
@@ -39,7 +40,7 @@ def _stream(seed: bytes, tag: bytes, binder: bytes) -> Any:
         from Crypto.Hash import TurboSHAKE128
     except ImportError as error:
         raise ImportError(
-            "Prio3 needs pycryptodome 3.20 or later: pip install 'shuffle-plugins[secure-aggregation]'"
+            f"Prio3 needs pycryptodome 3.20 or later: {how_to_install('secure-aggregation')}"
         ) from error
     stream = TurboSHAKE128.new(domain=1)
     stream.update(len(tag).to_bytes(2, "little") + tag + len(seed).to_bytes(1, "little") + seed)
