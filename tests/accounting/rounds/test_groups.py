@@ -467,3 +467,9 @@ def test_the_lower_end_of_a_loud_client_keeps_its_digits(mechanism: str, records
         p, q = reversed(laws) if exchanged else laws
         for epsilon in (27.0, 28.5, 29.99):
             assert delta_of(found, epsilon) <= hockey_stick(p, q, epsilon) * (1 + 1e-9)
+
+
+def test_types_are_not_asked_where_nobody_is_hidden() -> None:
+    """A hundred clients of ε0 = 12 took half a minute, for no smaller ε."""
+    quiet, _ = groups_of((50, 50), levels=(11.9, 12.0), mechanism="binary-rr", dim=1)
+    assert not any(other.types for pair in quiet._pairs() for other in pair.others)
