@@ -227,8 +227,8 @@ class GroupsRound(Round):
         return [mixed] if plain.slots < plain.population else [plain, mixed]
 
     def _others(self) -> list[tuple[float, int]]:
-        """ε0, and clients other than client 1, of each group."""
-        return [(level, count - (level == self.local_epsilon)) for level, count in self.groups]
+        """ε0, and clients other than client 1, of each group, in one order however they were given."""
+        return [(level, count - (level == self.local_epsilon)) for level, count in sorted(self.groups)]
 
     def _common(self, level: float) -> float:
         """θ, the probability with which a report of that ε0 tells nothing."""

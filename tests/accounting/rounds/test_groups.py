@@ -473,3 +473,10 @@ def test_types_are_not_asked_where_nobody_is_hidden() -> None:
     """A hundred clients of ε0 = 12 took half a minute, for no smaller ε."""
     quiet, _ = groups_of((50, 50), levels=(11.9, 12.0), mechanism="binary-rr", dim=1)
     assert not any(other.types for pair in quiet._pairs() for other in pair.others)
+
+
+def test_the_order_of_groups_is_no_matter() -> None:
+    shared = {"mechanism": "k-rr", "dim": 4, "cohort": 33, "sampling": "without-replacement"}
+    _, loud = groups_of((30, 300), levels=(0.1, 2.0), **shared)
+    turned, _ = groups_of((300, 30), levels=(2.0, 0.1), **shared)
+    assert epsilon_of(turned, delta=1e-3) == epsilon_of(loud, delta=1e-3)
