@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -87,24 +88,24 @@ def signed_counts(numbers: CountMasses) -> CountMasses:
     return more.plus(CountMasses(first=2 * least - numbers.first, masses=spread))
 
 
-def split_counts(total: CountMasses, *, shown: CountMasses, clear: float) -> tuple[Floats, Floats]:
+def split_counts(*, hidden: CountMasses, shown: CountMasses, local_epsilon: float) -> tuple[Floats, Floats]:
     """Masses of a number of reports and how many of them are for x; if client 1 holds x, and if it holds x'.
 
-    Each report of another client is for x or for x' with probability ½.
+    Each report of another client is for x or for x' with probability ½. All terms are positive, so that none
+    cancel.
 
     Args:
-        total: the law of the number.
-        shown: that part of it in which client 1's report is one of them.
-        clear: by how much client 1's report is likelier for what it holds.
+        hidden: the law of the number where client 1's report is none of them.
+        shown: the same where it is one of them; the total of both is one.
+        local_epsilon: client 1's report is e to this as likely for what it holds as for the other.
     """
+    start, length = reach_of(hidden, shown)
+    likely, unlikely = (1 / (1 + math.exp(sign * local_epsilon)) for sign in (-1, 1))
     first, second = [], []
-    start, length = reach_of(total, shown)
-    own = shown.on(start, length)[total.first - start :]
-    for i, mass in enumerate(total.masses.tolist()):
-        number = total.first + i
+    columns = zip(hidden.on(start, length).tolist(), shown.on(start, length).tolist(), strict=True)
+    for number, (without, with_own) in enumerate(columns, start=start):
         least, halves = binomial_window(number, 0.5)
-        away = 2 * (least + np.arange(len(halves))) / max(number, 1) - 1
-        told = clear * own[i] * away
-        first.append(halves * np.maximum(mass + told, 0.0))
-        second.append(halves * np.maximum(mass - told, 0.0))
+        share = (least + np.arange(len(halves))) / max(number, 1)
+        first.append(halves * (without + 2 * with_own * (likely * share + unlikely * (1 - share))))
+        second.append(halves * (without + 2 * with_own * (unlikely * share + likely * (1 - share))))
     return np.concatenate(first), np.concatenate(second)

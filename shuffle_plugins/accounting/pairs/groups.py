@@ -91,7 +91,7 @@ class GroupsPair(OthersPair):
         return math.log1p(math.expm1(self.local_epsilon) / (1 + instead))
 
     @property
-    def _clones(self) -> float:
+    def clones(self) -> float:
         """How many other clients send a draw of w, on average."""
         return math.fsum(each.count * each.common for each in self.others)
 
@@ -109,14 +109,14 @@ class GroupsPair(OthersPair):
     def information(self) -> float:
         spread = information(self.shared)
         if self._by_blanket:
-            return spread / (self._clones + self.least)
+            return spread / (self.clones + self.least)
         others = math.fsum(each.variance(spread) for each in self.others)
-        return self._seen * others / (1 + self._clones) ** 2
+        return self._seen * others / (1 + self.clones) ** 2
 
     @property
     @override
     def common(self) -> float:
-        return self._clones / self.population
+        return self.clones / self.population
 
     @override
     def scaled_profile(self, bucket: Bucket, growth: Floats, *, share: float) -> Floats:
@@ -183,7 +183,7 @@ class GroupsPair(OthersPair):
         """n times what is to be positive at E = 1 + ``growth``, shape (losses,)."""
         assert isinstance(bucket, _GroupsBucket)
         if self._by_blanket:
-            unit = self.population / (self._clones + self.least)
+            unit = self.population / (self.clones + self.least)
             own = self._clone(self.least, self.least, unit, growth)
         else:
             clones = math.fsum(each.count * _tilted(each.common, bucket.far) for each in self.others)

@@ -216,6 +216,9 @@ class GroupsRound(Round):
         )
         if self.mechanism not in ONE_BIT or not self.channel_fixed or self.spans_batches:
             return [plain]
+        # 0.1: reports in common, of which fewer hide nobody, and types take half a minute to say so
+        if plain.clones < 0.1:
+            return [plain]
         typed = (
             replace(each, types=sign_types(self.local_epsilon, level))
             for each, (level, _) in zip(clones, others, strict=True)
@@ -224,8 +227,8 @@ class GroupsRound(Round):
         return [mixed] if plain.slots < plain.population else [plain, mixed]
 
     def _others(self) -> list[tuple[float, int]]:
-        """ε0, and clients other than client 1, of each group."""
-        return [(level, count - (level == self.local_epsilon)) for level, count in self.groups]
+        """ε0, and clients other than client 1, of each group, in one order however they were given."""
+        return [(level, count - (level == self.local_epsilon)) for level, count in sorted(self.groups)]
 
     def _common(self, level: float) -> float:
         """θ, the probability with which a report of that ε0 tells nothing."""
@@ -284,9 +287,13 @@ class GroupsRound(Round):
     def _counted(self) -> tuple[Floats, Floats]:
         """Masses of what the reports that are likely for x or x' add up to, if client 1 holds x, and x'."""
         blanket, third, reports = self.blanket, self.blanket.outside > 0, self._reports_from_below
-        share = self._rate * (blanket.outside if third else blanket.differing) / blanket.mass
+        counted, strong = blanket.outside if third else blanket.differing, math.exp(self.local_epsilon)
+        share = self._rate * counted / blanket.mass
         low = share * self._common(self.local_epsilon)
-        high = low * math.exp(self.local_epsilon)
+        high = low * strong
+        # As a sum, not as 1 − high − low: of that a loud client has no digits.
+        other = (1 + strong) * (blanket.differing - counted) + blanket.low + strong * blanket.high
+        neither = 1 - self._rate + low * other / counted
         # With a third record those for x and those for x' are counted, else those for x.
         others = [((2 if third else 1) * share * self._common(level), size) for level, size in self._others()]
         drawn, left_out = (
@@ -294,19 +301,21 @@ class GroupsRound(Round):
         )
         taken = reports / self.population
 
-        def among_all(own: CountMasses) -> CountMasses:
-            return mixed_counts([(taken, drawn.plus(own)), (1 - taken, left_out)])
+        def among_all(least: int, *own: float) -> CountMasses:
+            """With client 1's part, if drawn: numbers from the least up with these probabilities."""
+            law = CountMasses(first=least, masses=np.array(own))
+            return mixed_counts([(taken, drawn.plus(law)), (1 - taken, left_out)])
 
         # 150.0: standard deviations of their number, over which each number is told apart
         if third and reports * max(chance for chance, _ in others) < 150.0**2:
+            hidden = mixed_counts([(taken * neither, drawn), (1 - taken, left_out)])
             shown = CountMasses(first=1 + drawn.first, masses=taken * (low + high) * drawn.masses)
-            clear = math.tanh(self.local_epsilon / 2)
-            return split_counts(among_all(_bit(low + high)), shown=shown, clear=clear)
+            return split_counts(hidden=hidden, shown=shown, local_epsilon=self.local_epsilon)
         if third:
             drawn, left_out = signed_counts(drawn), signed_counts(left_out)
-            first, second = among_all(_sign(high, low)), among_all(_sign(low, high))
+            first, second = among_all(-1, low, neither, high), among_all(-1, high, neither, low)
         else:
-            first, second = among_all(_bit(high)), among_all(_bit(low))
+            first, second = among_all(0, neither + low, high), among_all(0, neither + high, low)
         start, length = reach_of(first, second)
         return first.on(start, length), second.on(start, length)
 
@@ -464,13 +473,3 @@ def _shuffle_rounds(members: Sequence[ShuffleRound]) -> tuple[ShuffleRound, ...]
         if not isinstance(each, ShuffleRound):
             raise ValueError(f"members must be ShuffleRounds, got {each!r}")
     return tuple(members)
-
-
-def _sign(plus: float, minus: float) -> CountMasses:
-    """1, −1, or else 0, with these probabilities."""
-    return CountMasses(first=-1, masses=np.array([minus, max(1 - plus - minus, 0.0), plus]))
-
-
-def _bit(one: float) -> CountMasses:
-    """1 with this probability, or else 0."""
-    return CountMasses(first=0, masses=np.array([1 - one, one]))

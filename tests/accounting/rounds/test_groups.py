@@ -451,3 +451,32 @@ def test_reports_with_a_delta_of_their_own_are_in_groups_that_can_be_told_apart(
     for make in (LabelledRound.of, partial(LabelledRound, population=2, cohort=2, sampling=Sampling.FULL)):
         with pytest.raises(ValueError, match="members must be ShuffleRounds, got 1"):
             make(members=(1,))
+
+
+@pytest.mark.parametrize(("mechanism", "records", "cohort"), [("binary-rr", 2, 4), ("k-rr", 3, 1)])
+def test_the_lower_end_of_a_loud_client_keeps_its_digits(mechanism: str, records: int, cohort: int) -> None:
+    """At ε0 = 30 a bit is flipped once in 1e13 times: 1 − e^30/(e^30 + 1) has three digits of that."""
+    levels, third = (30.0, 29.9), records - 1  # what everybody else holds
+    dim = 1 if mechanism == "binary-rr" else records
+    sampling = {} if cohort == 4 else {"cohort": cohort, "sampling": "without-replacement"}
+    each, _ = groups_of((3, 1), levels=levels, mechanism=mechanism, dim=dim, **sampling)
+    rows = np.vstack([channel(mechanism, level, records) for level in levels])
+    laws = shuffled_laws(rows, [third, third, records + third], [0, 1], cohort=cohort)
+    for exchanged in (False, True):
+        found = lower_losses(each, lower_families(each)[0], FINE, exchanged=exchanged)
+        p, q = reversed(laws) if exchanged else laws
+        for epsilon in (27.0, 28.5, 29.99):
+            assert delta_of(found, epsilon) <= hockey_stick(p, q, epsilon) * (1 + 1e-9)
+
+
+def test_types_are_not_asked_where_nobody_is_hidden() -> None:
+    """A hundred clients of ε0 = 12 took half a minute, for no smaller ε."""
+    quiet, _ = groups_of((50, 50), levels=(11.9, 12.0), mechanism="binary-rr", dim=1)
+    assert not any(other.types for pair in quiet._pairs() for other in pair.others)
+
+
+def test_the_order_of_groups_is_no_matter() -> None:
+    shared = {"mechanism": "k-rr", "dim": 4, "cohort": 33, "sampling": "without-replacement"}
+    _, loud = groups_of((30, 300), levels=(0.1, 2.0), **shared)
+    turned, _ = groups_of((300, 30), levels=(2.0, 0.1), **shared)
+    assert epsilon_of(turned, delta=1e-3) == epsilon_of(loud, delta=1e-3)
