@@ -98,13 +98,15 @@ no number of runs is given, and — for runs that were not made.
         yield f"| — its head alone, before the adapters | {alone} | |"
     yield f"""
 *Without noise*, clipped in the same way: {found(runs, "none", None)}, its head alone
-{head_alone(runs, "none", None)}. The head alone has cost {of["head_share"]:g} of the run's ε. By sums the whole
-model is {min(gains):.1f} to {max(gains):.1f} points better than its head alone, which one run each cannot tell from chance.
+{head_alone(runs, "none", None)}. The head alone has cost {of["head_share"]:g} of the run's ε. By sums
+the whole model is {min(gains):.1f} to {max(gains):.1f} points better than its head alone, which one run each
+cannot tell from chance.
 What a client sends is the mean over a whole run, in which a phrase is drawn {drawn:.1f} times; with a trusted
 server that is whole gradients.
 """
+    yield "Goals for sums, set before the runs:\n"
     for level, goal in GOALS.items():
-        yield f"- The goal for sums at ε = {level:g}, set before the runs: {goal:g} %. Reached: {found(runs, 'sum', level)}."
+        yield f"- {goal:g} % at ε = {level:g}; reached: {found(runs, 'sum', level)}."
     if others:
         yield f"""
 *A second task, with the same settings*: {others[0]["phrases"]:,} tweets and sentences of product reviews and
@@ -150,7 +152,8 @@ python examples/lora/run.py --data-dir DIR     # the first table; goes on after 
 python examples/lora/run.py --page
 ```
 
-DIR has the train and dev files of GLUE's SST-2, tables of sentences and a column `label`, as `train.tsv.gz` and `dev.tsv.gz`. The five packages hold MPNet as
+DIR has the train and dev files of GLUE's SST-2, tables of sentences and a column `label`, as `train.tsv.gz`
+and `dev.tsv.gz`. The five packages hold MPNet as
 sentence-transformers/all-mpnet-base-v2 was published (395 MB; its hash is checked). Its card lists the pairs
 of texts it was trained on: none is labelled with a sentiment. Before that it read text from the web, in which
 there may be film reviews.

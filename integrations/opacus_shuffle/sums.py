@@ -255,7 +255,7 @@ def record_levels(
     """The ε0 of every record, by its number in the data set; refused where such rounds are not accounted."""
     if not isinstance(column, Tensor):
         column = checked(np.asarray, column, dtype=np.float64)  # torch would round Python's floats to float32
-    levels = torch.as_tensor(given).to("cpu", torch.float64, copy=True).numpy()  # the caller's may change
+    levels = torch.as_tensor(column).to("cpu", torch.float64, copy=True).numpy()  # the caller's may change
     if levels.shape != (population,):
         raise ShufflePrivacyError(
             f"local_epsilon must be one number, or one for each of the {population} records in their order; "

@@ -147,7 +147,12 @@ NUMBERS = {
     ),
     "rounds": AskedNumber("--rounds -t T", "T", read_whole, (0, 6), "1200", "Rounds", _COUNTED),
     "delta": AskedNumber(
-        "--delta -d DELTA", "δ", read_number, (-12, -1), "1e-5", "Probability that may lie beyond the factor e^ε; well below 1/n"
+        "--delta -d DELTA",
+        "δ",
+        read_number,
+        (-12, -1),
+        "1e-5",
+        "Probability beyond the factor e^ε; well below 1/n",
     ),
     "dim": AskedNumber("--dim D", "d", read_whole, (0, 7), "1000", _VECTOR, _OF_A_LAW),
 }

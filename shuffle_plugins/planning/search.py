@@ -135,7 +135,7 @@ def plan(
     search.refine(cohorts=search_cohorts, steps=search_steps)
     best = search.best()
     thrifty = search.economise(tolerance, cohorts=search_cohorts, steps=search_steps)
-    baselines = search.baselines(best, num_steps=min(ts))
+    baselines = search.baselines(best, num_steps=min(ts), cohorts=search_cohorts)
     rows = sorted(search.rows.values(), key=lambda row: (row.mechanism, row.num_steps, row.cohort))
     return Plan(
         **asdict(asked),
@@ -463,7 +463,7 @@ class _Search:
 
     # -- what else there is ---------------------------------------------------------------------------------
 
-    def baselines(self, best: PlanRow, *, num_steps: int) -> tuple[Baseline, ...]:
+    def baselines(self, best: PlanRow, *, num_steps: int, cohorts: bool) -> tuple[Baseline, ...]:
         asked, found = self.asked, []
         unshuffled = asked.target_epsilon / num_steps
         if LEAST_SEARCHED_LOCAL_EPSILON <= unshuffled <= LARGEST_SEARCHED_LOCAL_EPSILON:
@@ -478,7 +478,7 @@ class _Search:
                 )
             )
         small = max(1, asked.population // 100)
-        if asked.sampling is not Sampling.FULL and small < best.cohort:
+        if cohorts and small < best.cohort:
             row = self.solve(best.mechanism, small, best.num_steps)
             if row is not None:
                 found.append(

@@ -189,7 +189,10 @@ LOADERS = {
         ),
         "5 of 15 rows",
     ),
-    "k above n": (lambda: DataLoader(DATA, batch_size=41), "batch of 41 cannot be drawn from a data set of 40"),
+    "k above n": (
+        lambda: DataLoader(DATA, batch_size=41),
+        "41 cannot be drawn from a data set of 40",
+    ),
     "no batches": (lambda: DataLoader(DATA, batch_size=None), "no batch_size"),
     "weighted": (
         lambda: DataLoader(DATA, batch_size=8, sampler=WeightedRandomSampler([1.0] * 40, 40)),

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Generic, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shuffle_plugins.core.extras import how_to_install
 from shuffle_plugins.secure_aggregation.prio3.circuits import (
     AggregateResult,
     CountCircuit,
@@ -28,7 +29,6 @@ from shuffle_plugins.secure_aggregation.prio3.circuits import (
     SumVecCircuit,
     ValidityCircuit,
 )
-from shuffle_plugins.core.extras import how_to_install
 from shuffle_plugins.secure_aggregation.prio3.field import FIELD64, FIELD128, FieldVector, PrimeField
 
 SEED_SIZE = 32
