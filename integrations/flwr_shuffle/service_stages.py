@@ -469,10 +469,10 @@ class MixNodeStage(ServiceStage):
                 raise BatchRefused(Refusal.NO_ANSWER) from refused
         try:
             request.check_outputs(taken, said=said)
-        except ValueError as error:
+        except BatchRefused as refused:
             self._known.clear()
-            _log.error("shuffle: node %d: %s", node, error)
-            raise error if isinstance(error, BatchRefused) else BatchRefused(Refusal.NO_ANSWER) from None
+            _log.error("shuffle: node %d: %s", node, refused)
+            raise
         return taken, said
 
     def _answer(self, asked: MixMessage, *, node: int, replies: Replies) -> Answer:

@@ -190,11 +190,12 @@ def open_reports(
 ) -> list[bytes]:
     """The reports inside what the last mixer returned, in its order.
 
-    A ciphertext that does not open is left out: no mixer can see that, and one client must not stop a round.
+    A ciphertext that does not open is left out, and so is one that was there before, as every report is
+    sealed anew: no mixer can see that, and one client must not stop a round.
     """
     info = _TO_ANALYZER + context.digest()
     reports = []
-    for ciphertext in inner:
+    for ciphertext in dict.fromkeys(inner):
         with suppress(BatchRefused):
             reports.append(unsealed(ciphertext, analyzer_private_key, info=info))
     return reports

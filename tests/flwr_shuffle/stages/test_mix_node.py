@@ -26,7 +26,7 @@ from flwr_shuffle.service_nodes import register_mix_node
 from flwr_shuffle.service_stages import MixNodeStage
 from mixing import SIZE, MixedRun, encoded, service_key
 
-from shuffle_plugins.shuffler import BatchRefused, BatchRequest, Mixer, Refusal, RoundContext
+from shuffle_plugins.shuffler import BatchRefused, BatchRequest, Mixer, Refusal, RoundContext, envelopes
 from shuffle_plugins.shuffler.envelopes import envelope_size
 from shuffle_plugins.shuffler.keys import (
     SealingKey,
@@ -180,6 +180,25 @@ def test_nonsense_that_a_client_sealed_is_dropped_and_does_not_count(run: MixedR
     found = run.round()
     assert (found.reports, found.refusal) == (None, Refusal.NO_REPORT)
     assert not found.refusal.conclusive  # they may have been whole reports of another version
+
+
+@pytest.mark.parametrize("mixers", [1, 2])
+def test_a_report_that_two_clients_sealed_alike_counts_once_and_stops_no_round(
+    tmp_path: Path, mixers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, sealed, seal_to = MixedRun(folder=tmp_path, mixers=mixers), list[bytes](), envelopes.sealed_to
+
+    def alike(key: bytes, text: bytes, *, info: bytes) -> bytes:
+        if key != run.stage.analyzer_key:
+            return seal_to(key, text, info=info)
+        sealed.append(seal_to(key, text, info=info))
+        return sealed[0] if len(sealed) == 2 else sealed[-1]
+
+    monkeypatch.setattr(envelopes, "sealed_to", alike)
+    found = run.round()
+    first, _, *others = sorted(run.sent)
+    assert encoded(found.reports) == sorted(run.sent[i] for i in (first, *others))
+    assert (found.answered, found.unreadable, found.refusal) == (5, 1, None)
 
 
 @pytest.mark.parametrize(
