@@ -251,7 +251,7 @@ def test_an_epochs_cost_says_nothing_about_its_batches() -> None:
 
 def test_bounds_that_cross_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of them is wrong then, and nobody knows which."""
-    monkeypatch.setattr(ShuffleAccountant, "_lower_epsilon", lambda *_: (99.0, "planted"))
+    monkeypatch.setattr(ShuffleAccountant, "_lower_epsilon", lambda *_, **__: (99.0, "planted"))
     with pytest.raises(ArithmeticError, match="the bounds cross: planted gives at least 99"):
         accountant_of((ROUND, 3)).epsilon(1e-6)
 
