@@ -135,7 +135,7 @@ def plan(
     search.refine(cohorts=search_cohorts, steps=search_steps)
     best = search.best()
     thrifty = search.economise(tolerance, cohorts=search_cohorts, steps=search_steps)
-    baselines = search.baselines(best, num_steps=min(ts), cohorts=search_cohorts)
+    baselines = search.baselines(best, num_steps=min(ts))
     rows = sorted(search.rows.values(), key=lambda row: (row.mechanism, row.num_steps, row.cohort))
     return Plan(
         **asdict(asked),
@@ -194,7 +194,7 @@ class _Search:
                 self.progress(done, max(done, self.expected))
         return self.rows.get(key)
 
-    def solve(self, mechanism: str, cohort: int, num_steps: int) -> PlanRow | None:
+    def solve(self, mechanism: str, cohort: int, num_steps: int, *, lower: bool = True) -> PlanRow | None:
         @cache
         def accountant(local_epsilon: float) -> ShuffleAccountant:
             blanket = registry.blanket(mechanism, local_epsilon=local_epsilon, dim=self.asked.dim)
@@ -214,7 +214,7 @@ class _Search:
         )
         if level is None:
             return None
-        interval = accountant(level).epsilon(self.asked.delta)
+        interval = accountant(level).epsilon(self.asked.delta, lower=lower)
         if interval.upper > self.asked.target_epsilon:
             raise ArithmeticError(f"ε0={level} was found to fit, yet costs {interval}; report it")
         report, asked = self._report(mechanism, level), self.asked
@@ -463,7 +463,7 @@ class _Search:
 
     # -- what else there is ---------------------------------------------------------------------------------
 
-    def baselines(self, best: PlanRow, *, num_steps: int, cohorts: bool) -> tuple[Baseline, ...]:
+    def baselines(self, best: PlanRow, *, num_steps: int) -> tuple[Baseline, ...]:
         asked, found = self.asked, []
         unshuffled = asked.target_epsilon / num_steps
         if LEAST_SEARCHED_LOCAL_EPSILON <= unshuffled <= LARGEST_SEARCHED_LOCAL_EPSILON:
@@ -478,8 +478,8 @@ class _Search:
                 )
             )
         small = max(1, asked.population // 100)
-        if cohorts and small < best.cohort:
-            row = self.solve(best.mechanism, small, best.num_steps)
+        if asked.sampling is not Sampling.FULL and small < best.cohort:
+            row = self.solve(best.mechanism, small, best.num_steps, lower=False)
             if row is not None:
                 found.append(
                     Baseline(

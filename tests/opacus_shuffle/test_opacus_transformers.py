@@ -204,7 +204,7 @@ def test_arguments_that_work(make: Any, arguments: Any, privacy: Any, rounds: in
         ({"max_grad_norm": 0.0}, {}, "clipped to it"),
         ({}, {"sampling": "poisson"}, "one size"),
         ({}, {"randomizer": "vector-sum", "sampling": "epoch"}, "without-replacement"),
-        ({"per_device_train_batch_size": 41}, {}, "batch of 41 cannot be drawn"),
+        ({"per_device_train_batch_size": 41}, {}, "batch of 205 cannot be drawn"),
     ],
 )
 def test_arguments_that_do_not_are_refused_before_training(
