@@ -108,10 +108,11 @@ server that is whole gradients.
     for level, goal in GOALS.items():
         yield f"- {goal:g} % at ε = {level:g}; reached: {found(runs, 'sum', level)}."
     if others:
+        ran = [level for level in LEVELS if any(each["target_epsilon"] == level for each in others)]
         yield f"""
 *A second task, with the same settings*: {others[0]["phrases"]:,} tweets and sentences of product reviews and
 of editorials ([snippets.py](../../examples/lora/snippets.py)); {others[0]["held_out"]:,} more are held out.
-Sums at {", ".join(f"ε = {level:g}: {found(others, 'sum', level)}" for level in LEVELS)}; without noise
+By sums {", ".join(f"{found(others, 'sum', level)} at ε = {level:g}" for level in ran)}; without noise
 {found(others, "none", None)}."""
     yield f"""
 ## What decides
