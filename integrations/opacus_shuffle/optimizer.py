@@ -201,15 +201,19 @@ class ShuffleMixin:
             "sampling": self._sampling,
         }
         if self._levels is None:
-            self._sum = chosen.build(**draw)
-            self._sums, self._round = {chosen.privacy: self._sum}, self._sum.round
+            self._sums = {chosen.privacy: chosen.build(**draw)}
+            self._round = self._sum.round
         else:
             if chosen.privacy != self._levels.max():
                 raise ShufflePrivacyError("local_epsilon is each record's own: it cannot be set")
             self._sums = sums_by_level(self._levels, chosen, **draw)
-            self._sum = next(iter(self._sums.values()))  # of the least ε0, the noisiest
             self._round = LabelledRound.of([cast(ShuffleRound, each.round) for each in self._sums.values()])
         self._setting = chosen
+
+    @property
+    def _sum(self) -> RoundSum:
+        """What happens to every row; of several levels the sum of the least ε0, the noisiest."""
+        return next(iter(self._sums.values()))
 
     @property
     def local_epsilon(self) -> float:

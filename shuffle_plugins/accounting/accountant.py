@@ -192,16 +192,13 @@ class ShuffleAccountant:
     def delta(self, epsilon: float) -> DeltaInterval:
         """δ at ε ≥ 0."""
         epsilon = checks.number("epsilon", epsilon, at_least=0)
-        upper = lower = 0.0
-        upper_name, lower_name = self._upper_name(self._method), "none"
+        upper, lower, lower_name = 0.0, 0.0, "none"
+        upper_name = self._upper_name(self._method)
         if self._rounds:
             upper = self._replacement.delta(self._of_stand_ins, epsilon)
             upper = min(upper, 1.0, self._local_delta() if epsilon >= self._pure_epsilon() else 1.0)
-            for name, value in self._attained(lambda composition: composition.delta(epsilon)):
-                if value >= lower:
-                    lower, lower_name = value * (1 - _ROUNDOFF), name
-                if lower >= _CLOSE * upper:
-                    break
+            lower, lower_name = self._best_attained(lambda each: each.delta(epsilon), upper=upper)
+            lower *= 1 - _ROUNDOFF
         return DeltaInterval(
             lower=min(lower, upper),
             upper=upper,
@@ -462,9 +459,12 @@ class ShuffleAccountant:
                 yield name, best
 
     def _lower_epsilon(self, delta: float, *, upper: float) -> tuple[float, str]:
-        """The largest ε that a real instance has, or the first that is close to the upper end."""
+        return self._best_attained(lambda each: each.epsilon(_above(delta)), upper=upper)
+
+    def _best_attained(self, ask: Callable[[LossComposition], float], *, upper: float) -> tuple[float, str]:
+        """The largest answer of a real instance, or the first that is close to the upper end."""
         best = 0.0, "none"
-        for name, value in self._attained(lambda composition: composition.epsilon(_above(delta))):
+        for name, value in self._attained(ask):
             if value > best[0]:
                 best = value, name
             if value >= _CLOSE * upper:

@@ -128,9 +128,8 @@ class OthersPair(ABC):
         found = []
         for near, far in pairwise(ends):
             if far > near:
-                mass = max(self._beyond(near) - self._beyond(far), 0.0) + 1e-13 * self._beyond(
-                    near
-                )  # rounded up
+                after, beyond = self._beyond(near), self._beyond(far)
+                mass = max(after - beyond, 0.0) + 1e-13 * after  # rounded up
                 found.append(Bucket(mass=mass, near=near, far=far))
         return found, self._beyond(ends[-1])
 

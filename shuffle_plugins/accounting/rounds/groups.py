@@ -214,10 +214,9 @@ class GroupsRound(Round):
             others=tuple(clones),
             least=min(self._common(level) for level, _ in self.groups),
         )
-        if self.mechanism not in ONE_BIT or not self.channel_fixed or self.spans_batches:
-            return [plain]
         # 0.1: reports in common, of which fewer hide nobody, and types take half a minute to say so
-        if plain.clones < 0.1:
+        few = plain.clones < 0.1
+        if few or self.mechanism not in ONE_BIT or not self.channel_fixed or self.spans_batches:
             return [plain]
         typed = (
             replace(each, types=sign_types(self.local_epsilon, level))
